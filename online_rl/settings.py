@@ -1,0 +1,96 @@
+"""Settings of the learner and of drift detection."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class LearnerSettings(BaseModel):
+    """How the policy learns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    objective: Literal["sao"] = "sao"
+    """The policy objective; `online-rl objectives` lists what each needs."""
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    """Trajectories for one policy update."""
+    batch_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Longest wait for a full batch once `min_batch` trajectories are there."""
+    min_batch: Annotated[int, Field(ge=1)] = 8
+    """Fewest trajectories for one policy update."""
+    learning_rate: NonNegative = 1e-3
+    """AdamW step of the policy (LoRA; full weights want about 1e-6)."""
+    value_learning_rate: NonNegative = 2e-3
+    """AdamW step of the value model."""
+    value_updates: Annotated[int, Field(ge=0)] = 2
+    """K: value updates for each policy update."""
+    value_warmup: Annotated[int, Field(ge=0)] = 10
+    """Value updates before the first policy update."""
+    advantages_from: Literal["before", "after"] = "before"
+    """Whether advantages use the values before or after the K value updates."""
+    value_clip: float | None = None
+    """Largest change of a value in one update's loss; empty: no clipping."""
+    epsilon_low: NonNegative = 0.3
+    """DIS drops a token whose ratio is at or below 1 − this."""
+    epsilon_high: NonNegative = 5.0
+    """DIS drops a token whose ratio is at or above 1 + this."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Discount for each action token."""
+    gae_alpha: Positive = 1.5
+    """α in λ = 1 − 1/(α·l)."""
+    kl_coefficient: NonNegative = 0.02
+    """β: per-token penalty for leaving the frozen base model, in the advantage."""
+    entropy_floor: NonNegative = 0.0
+    """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
+    max_staleness: Annotated[int, Field(ge=0)] = 8
+    """Trajectories sampled by a version older than this many versions are dropped and counted."""
+    publish_every: Annotated[int, Field(ge=1)] = 1
+    """Policy updates for each published version."""
+    kl_budget: Positive = 20.0
+    """Publish gate: a version further than this from the base (nats a token, on the last batch) is rejected."""
+    lora_rank: Annotated[int, Field(ge=1)] = 8
+    """Rank of the policy's and the value model's adapters."""
+    lora_alpha: Positive = 16.0
+    """Scale of the adapters is alpha / rank."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are clipped to this norm."""
+    weight_decay: NonNegative = 0.0
+    """AdamW weight decay."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Precision of the frozen weights and the matrix products; trained weights and moments are float32."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of the learner on CPU; 0: all cores, at low priority."""
+    micro_batch_tokens: Annotated[int, Field(ge=128)] = 4096
+    """Tokens in one forward pass; a larger batch is split, with the same result."""
+    max_tokens: Annotated[int, Field(ge=16)] = 2048
+    """A longer trajectory is dropped and counted."""
+    train_greedy: bool = False
+    """Train on greedy answers too."""
+    train_structured: bool = False
+    """Train on grammar-constrained answers and forced tool calls too."""
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    """Checkpoints that stay on disk."""
+    seed: int = 0
+    """Seed of the learner's own randomness."""
+
+
+class DriftSettings(BaseModel):
+    """When a change of the rewards counts as a shift of taste."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    enabled: bool = True
+    """Look for shifts."""
+    delta: Positive = 0.02
+    """Allowed drift of the mean that does not count (Page-Hinkley δ)."""
+    threshold: Positive = 6.0
+    """Evidence needed for a shift (Page-Hinkley λ)."""
+    min_samples: Annotated[int, Field(ge=1)] = 32
+    """Rewards needed before a shift can be seen, and after one before the next."""
+    recovery_window: Annotated[int, Field(ge=1)] = 32
+    """Rewards in the moving average that recovery is measured on."""
