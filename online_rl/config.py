@@ -43,6 +43,8 @@ class Settings(BaseSettings):
 
     data_dir: Path = Path(".online_rl")
     """Folder for the database, versions, checkpoints, spools and logs."""
+    models_dir: Path = Path(".online_rl/models")
+    """Folder for prepared base models, shared by every `data_dir` on the machine."""
     api_keys: dict[str, list[str]] = Field(default={}, repr=False)
     """API key → scopes (`inference`, `feedback`, `admin`); from `ONLINE_RL_API_KEYS` (JSON) only, never from a file."""
     serving: ServingSettings = ServingSettings()
