@@ -1,0 +1,20 @@
+"""Every part of the service says regularly that it is alive, and what it is doing."""
+
+import os
+import time
+
+import sqlalchemy as sa
+
+from online_rl.tables import parts
+
+
+def beat(engine: sa.Engine, name: str, state: str, detail: str = "") -> None:
+    """Record that part `name` is alive now in `state` (such as ``starting``, ``running``, ``frozen``, ``stopped``).
+
+    Raises sqlalchemy.exc.OperationalError when the database does not answer.
+    """
+    values = {"pid": os.getpid(), "state": state, "detail": detail, "heartbeat_at": time.time()}
+    with engine.begin() as connection:
+        changed = connection.execute(sa.update(parts).where(parts.c.name == name).values(values))
+        if changed.rowcount == 0:
+            connection.execute(sa.insert(parts).values(name=name, **values))
