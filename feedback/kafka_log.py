@@ -1,0 +1,335 @@
+"""The log between the parts, over the Kafka protocol. The only module that imports `kafka`.
+
+Delivery is at least once: whoever consumes is idempotent by id. A log may be *emptied* (the embedded broker keeps
+everything in memory and starts again with nothing); `KafkaLog.identity` then changes, consumers start again from
+offset 0, and producers publish again what the other side has not made durable.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import OffsetSpec  # pyright: ignore[reportAttributeAccessIssue]: the checker's stubs are of 2.x
+from kafka.errors import (
+    KafkaConfigurationError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+)
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+# Every failure reaches the caller as LogUnavailable; the client's own reconnect messages would repeat it each 50 ms.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+TIMEOUT_MS = 5_000
+DELIVERY_TIMEOUT_MS = 10_000
+IDENTITY_CHECK_SECONDS = 1.0
+
+T = TypeVar("T")
+Admin = Any
+"""A KafkaAdminClient; untyped because the checker's stubs describe version 2."""
+
+
+class LogUnavailable(Exception):
+    """The broker did not answer, or refused. What was sent may or may not be there; sending it again is safe."""
+
+
+class MessageTooLarge(Exception):
+    """A message is larger than the log takes; sending it again cannot succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it lies in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes
+
+
+class KafkaLog:
+    """Topics, producer and consumers on one cluster. Topic names are given without the prefix. Thread-safe."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str,
+        topic_prefix: str = "",
+        security: Mapping[str, str] | None = None,
+        replication_factor: int = 1,
+    ) -> None:
+        self._servers = bootstrap_servers
+        self._prefix = topic_prefix
+        self._replication_factor = replication_factor
+        self._client = {
+            "bootstrap_servers": [server.strip() for server in bootstrap_servers.split(",")],
+            "client_id": client_id,
+            "request_timeout_ms": TIMEOUT_MS,
+            "bootstrap_timeout_ms": TIMEOUT_MS,
+            "reconnect_backoff_max_ms": 1_000,
+            **dict(security or {}),
+        }
+        self._lock = threading.RLock()
+        self._admin: Admin | None = None
+        self._producer: KafkaProducer | None = None
+        self._partitions: dict[str, int] = {}
+        self._identities: dict[str, str] = {}
+
+    def ensure_topics(self, names: Iterable[str], partitions: int = 1) -> None:
+        """Create the topics that do not exist. Raises LogUnavailable."""
+        for name in names:
+            self._partitions[name] = partitions
+            if self._describe(name) is None:
+                self._create(name)
+
+    def send(self, topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]:
+        """Append `events` ((key, value) each) and wait until all replicas in sync have them.
+
+        Returns (partition, offset) of each, in order. Raises LogUnavailable (some may have been appended) or
+        MessageTooLarge (nothing was appended).
+        """
+        for key, value in events:
+            if len(key) + len(value) + 1024 > MAX_MESSAGE_BYTES:
+                raise MessageTooLarge(f"a message for {topic} has {len(value)} bytes, the limit is {MAX_MESSAGE_BYTES}")
+        # A producer whose cluster was emptied under it holds sequence numbers nobody knows, and would wait in vain.
+        identity = self.identity(topic)
+        if self._identities.get(topic, identity) != identity:
+            self._drop_producer()
+        self._identities[topic] = identity
+        try:
+            producer = self._open_producer()
+            futures = [producer.send(self._prefix + topic, key=key.encode(), value=value) for key, value in events]
+            producer.flush(timeout=DELIVERY_TIMEOUT_MS / 1000)
+            records = [future.get(timeout=1) for future in futures]
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            self._drop_producer()
+            raise MessageTooLarge(f"the broker refused a message for {topic} as too large") from error
+        except (KafkaError, OSError) as error:
+            self._drop_producer()
+            raise self._unavailable(f"send to {topic}", error) from error
+        return [(record.partition, record.offset) for record in records]
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """The offset that the next message of each partition will get. Raises LogUnavailable."""
+        name = self._prefix + topic
+        partitions = {TopicPartition(name, number): OffsetSpec.LATEST for number in self.partitions(topic)}
+        found = self._ask(f"read the end of {topic}", lambda admin: admin.list_partition_offsets(partitions))
+        return {part.partition: result.offset for part, result in found.items()}
+
+    def cluster_id(self) -> str:
+        """Raises LogUnavailable."""
+        return str(self._ask("read the cluster id", lambda admin: admin.describe_cluster())["cluster_id"])
+
+    def identity(self, topic: str) -> str:
+        """Changes exactly when the topic was emptied: the cluster's id and the id the topic got when it was created.
+
+        A topic that is missing is created. Raises LogUnavailable.
+        """
+        found = self._describe(topic) or self._create(topic)
+        return f"{self.cluster_id()}/{found['topic_id']}"
+
+    def partitions(self, topic: str) -> list[int]:
+        """The topic's partition numbers; a missing topic is created. Raises LogUnavailable."""
+        found = self._describe(topic) or self._create(topic)
+        return sorted(part["partition_index"] for part in found["partitions"])
+
+    def consumer(self, topic: str, *, group: str, offsets: Mapping[int, int] | None) -> "LogConsumer":
+        """Read every partition of `topic`, without group membership: nobody is ever rebalanced away.
+
+        `offsets` (partition → next offset; a partition not named starts at 0) or, where None, what `group` committed.
+        Raises LogUnavailable.
+        """
+        return LogConsumer(self, topic, group, offsets)
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop_producer()
+            self._drop_admin()
+
+    # What LogConsumer needs of its log.
+
+    def prefixed(self, topic: str) -> str:
+        return self._prefix + topic
+
+    def open_consumer(self, group: str) -> KafkaConsumer:
+        try:
+            return KafkaConsumer(
+                **self._client,
+                group_id=self._prefix + group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                allow_auto_create_topics=False,
+                max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
+            )
+        except (KafkaError, OSError) as error:
+            raise self._unavailable("open a consumer", error) from error
+
+    def _unavailable(self, action: str, error: Exception) -> LogUnavailable:
+        return LogUnavailable(
+            f"could not {action} at the Kafka broker {self._servers}: {error or type(error).__name__}. "
+            "Is it running, and is kafka.bootstrap_servers right?"
+        )
+
+    def _ask(self, action: str, question: Callable[[Admin], T]) -> T:
+        """Ask the admin client; once more over a fresh connection, as the old one may be to a broker that died."""
+        with self._lock:
+            for attempt in (1, 2):
+                try:
+                    return question(self._open_admin())
+                except KafkaConfigurationError as error:
+                    raise ValueError(f"kafka.security has a setting that does not work: {error}") from error
+                except (KafkaError, OSError) as error:
+                    self._drop_admin()
+                    if attempt == 2 or isinstance(error, TopicAlreadyExistsError):
+                        raise self._unavailable(action, error) from error
+        raise AssertionError("unreachable")
+
+    def _describe(self, topic: str) -> dict[str, Any] | None:
+        name = self._prefix + topic
+        found = self._ask(f"describe topic {topic}", lambda admin: admin.describe_topics([name]))[0]
+        return found if found["error_code"] == 0 and found["partitions"] else None
+
+    def _create(self, topic: str) -> dict[str, Any]:
+        name = self._prefix + topic
+        wanted = {
+            "num_partitions": self._partitions.get(topic, 1),
+            "replication_factor": self._replication_factor,
+            "configs": {"max.message.bytes": str(MAX_MESSAGE_BYTES)},
+        }
+
+        def create(admin: Admin) -> None:
+            try:
+                admin.create_topics({name: wanted}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
+            except TopicAlreadyExistsError:
+                admin.wait_for_topics([name], timeout_ms=TIMEOUT_MS)  # another process was faster
+
+        self._ask(f"create topic {topic}", create)
+        found = self._describe(topic)
+        if found is None:
+            raise LogUnavailable(f"topic {topic} was created at {self._servers} but does not appear")
+        return found
+
+    def _open_admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = KafkaAdminClient(**self._client)
+        return self._admin
+
+    def _open_producer(self) -> KafkaProducer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = KafkaProducer(
+                    **self._client,
+                    acks="all",
+                    enable_idempotence=True,
+                    delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+                    max_block_ms=TIMEOUT_MS,
+                    max_request_size=MAX_MESSAGE_BYTES,
+                    allow_auto_create_topics=False,
+                )
+            return self._producer
+
+    def _drop_producer(self) -> None:
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout=0)
+
+    def _drop_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+
+class LogConsumer:
+    """Reads one topic. Committing is the caller's: after the effect of a record is durable, never before.
+
+    Not thread-safe: one consumer belongs to one thread.
+    """
+
+    def __init__(self, log: KafkaLog, topic: str, group: str, offsets: Mapping[int, int] | None) -> None:
+        self.topic = topic
+        self.emptied = 0
+        """How often the log was found emptied, and reading began again at offset 0."""
+        self._log = log
+        self._name = log.prefixed(topic)
+        self._identity = log.identity(topic)
+        self._checked = time.monotonic()
+        self._consumer = log.open_consumer(group)
+        self._assign(offsets)
+
+    @property
+    def identity(self) -> str:
+        """Of the log that the offsets of this consumer belong to; kept beside them in a checkpoint."""
+        return self._identity
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """At most `max_records` records, waiting up to `timeout_s` for the first. Raises LogUnavailable."""
+        if time.monotonic() - self._checked >= IDENTITY_CHECK_SECONDS:
+            self._follow()
+        try:
+            batches = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        except (KafkaError, OSError) as error:
+            raise LogUnavailable(f"could not read {self.topic}: {error}") from error
+        return [
+            Record(self.topic, found.partition, found.offset, found.key.decode() if found.key else None, found.value)
+            for batch in batches.values()
+            for found in batch
+            if found.value is not None
+        ]
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Store partition → next offset for the group. On a log emptied meanwhile nothing is stored.
+
+        Raises LogUnavailable.
+        """
+        if self._follow():
+            return
+        wanted = {TopicPartition(self._name, part): OffsetAndMetadata(at, "", -1) for part, at in offsets.items()}
+        try:
+            self._consumer.commit(wanted, timeout_ms=TIMEOUT_MS)
+        except (KafkaError, OSError) as error:
+            raise LogUnavailable(f"could not commit offsets of {self.topic}: {error}") from error
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(self._name, partition), offset)
+
+    def position(self) -> dict[int, int]:
+        """Partition → offset of the record that `poll` returns next. Raises LogUnavailable."""
+        try:
+            found = {
+                part.partition: self._consumer.position(part, timeout_ms=TIMEOUT_MS)
+                for part in sorted(self._consumer.assignment())
+            }
+        except (KafkaError, OSError) as error:
+            raise LogUnavailable(f"could not read the position in {self.topic}: {error}") from error
+        return {partition: offset or 0 for partition, offset in found.items()}
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+    def _assign(self, offsets: Mapping[int, int] | None) -> None:
+        partitions = self._log.partitions(self.topic)
+        self._consumer.assign([TopicPartition(self._name, number) for number in partitions])
+        if offsets is not None:
+            self.seek({number: offsets.get(number, 0) for number in partitions})
+
+    def _follow(self) -> bool:
+        """Start again from 0 where the log was emptied. Asked, because a broker need not refuse an old offset."""
+        identity = self._log.identity(self.topic)
+        self._checked = time.monotonic()
+        if identity == self._identity:
+            return False
+        self._identity = identity
+        self.emptied += 1
+        self._assign({})
+        return True
