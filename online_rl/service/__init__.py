@@ -1,0 +1,1 @@
+"""How the parts become one running service: broker, actors, Serve applications, supervision."""
