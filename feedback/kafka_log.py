@@ -6,6 +6,7 @@ offset 0, and producers publish again what the other side has not made durable.
 """
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,11 +68,14 @@ class KafkaLog:
         security: Mapping[str, str] | None = None,
         replication_factor: int = 1,
     ) -> None:
+        servers = [server.strip() for server in bootstrap_servers.split(",") if server.strip()]
+        if not servers or not all(server.rpartition(":")[2].isdigit() for server in servers):
+            raise ValueError(f"kafka.bootstrap_servers is {bootstrap_servers!r}; give host:port, separated by commas")
         self._servers = bootstrap_servers
         self._prefix = topic_prefix
         self._replication_factor = replication_factor
-        self._client = {
-            "bootstrap_servers": [server.strip() for server in bootstrap_servers.split(",")],
+        self._client: dict[str, Any] = {
+            "bootstrap_servers": servers,
             "client_id": client_id,
             "request_timeout_ms": TIMEOUT_MS,
             "bootstrap_timeout_ms": TIMEOUT_MS,
@@ -123,7 +127,32 @@ class KafkaLog:
         name = self._prefix + topic
         partitions = {TopicPartition(name, number): OffsetSpec.LATEST for number in self.partitions(topic)}
         found = self._ask(f"read the end of {topic}", lambda admin: admin.list_partition_offsets(partitions))
-        return {part.partition: result.offset for part, result in found.items()}
+        return self._high_watermarks(topic, {part: result.offset for part, result in found.items()})
+
+    def _high_watermarks(self, topic: str, listed: dict[TopicPartition, int]) -> dict[int, int]:
+        """The ends as fetching reports them.
+
+        Tansu 0.6 lists, as the latest offset, the *first* of the last batch plus one; what a fetch reports is right.
+        """
+        ends = {part.partition: offset for part, offset in listed.items()}
+        filled = {part: offset for part, offset in listed.items() if offset > 0}
+        if not filled:
+            return ends
+        consumer = self.open_consumer(None)
+        try:
+            consumer.assign(list(filled))
+            for part, offset in filled.items():
+                consumer.seek(part, offset - 1)
+            deadline = time.monotonic() + TIMEOUT_MS / 1000
+            while any(consumer.highwater(part) is None for part in filled):
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"the broker {self._servers} lists messages of {topic} but returns none")
+                consumer.poll(timeout_ms=200, max_records=1)
+            return ends | {part.partition: consumer.highwater(part) or 0 for part in filled}
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(f"read the end of {topic}", error) from error
+        finally:
+            consumer.close(autocommit=False, timeout_ms=1_000)
 
     def cluster_id(self) -> str:
         """Raises LogUnavailable."""
@@ -160,11 +189,12 @@ class KafkaLog:
     def prefixed(self, topic: str) -> str:
         return self._prefix + topic
 
-    def open_consumer(self, group: str) -> KafkaConsumer:
+    def open_consumer(self, group: str | None) -> KafkaConsumer:
         try:
+            self._require_reachable()
             return KafkaConsumer(
                 **self._client,
-                group_id=self._prefix + group,
+                group_id=None if group is None else self._prefix + group,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 allow_auto_create_topics=False,
@@ -218,14 +248,28 @@ class KafkaLog:
             raise LogUnavailable(f"topic {topic} was created at {self._servers} but does not appear")
         return found
 
+    def _require_reachable(self) -> None:
+        """Raise OSError at once where no server accepts connections: the client would look for one for seconds."""
+        failure: OSError | None = None
+        for server in self._client["bootstrap_servers"]:
+            host, _, port = server.rpartition(":")
+            try:
+                socket.create_connection((host.rpartition("//")[2].strip("[]"), int(port)), timeout=2).close()
+                return
+            except OSError as error:
+                failure = error
+        raise failure or OSError("kafka.bootstrap_servers names no server")
+
     def _open_admin(self) -> Admin:
         if self._admin is None:
+            self._require_reachable()
             self._admin = KafkaAdminClient(**self._client)
         return self._admin
 
     def _open_producer(self) -> KafkaProducer:
         with self._lock:
             if self._producer is None:
+                self._require_reachable()
                 self._producer = KafkaProducer(
                     **self._client,
                     acks="all",
