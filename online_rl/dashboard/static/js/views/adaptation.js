@@ -1,0 +1,37 @@
+// Adaptation: when did taste change, and how long did the policy take to follow?
+
+import { card, empty, h, pill, render } from "../dom.js";
+import { clock, count, decimal, duration } from "../format.js";
+import { REWARD_NEEDS, rewardChart } from "../charts/reward_chart.js";
+
+export const title = "Adaptation";
+export const needs = REWARD_NEEDS;
+
+function shifts(drift) {
+  if (!drift) return empty("Loading", "Reading the drift events.");
+  if (!drift.events.length) return empty("No change of taste seen", "A drop of the rewards against what was expected is listed here, with the time it took to recover.");
+  return h("div", { class: "table-wrap" }, h("table", {},
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col" }, "Stream"),
+      h("th", { scope: "col", class: "num" }, "Version"), h("th", { scope: "col", class: "num" }, "Before"),
+      h("th", { scope: "col", class: "num" }, "After"), h("th", { scope: "col" }, "Recovery"))),
+    h("tbody", {}, [...drift.events].sort((a, b) => b.detected_at - a.detected_at).map((one) => h("tr", {},
+      h("td", {}, clock(one.detected_at)), h("td", {}, one.stream), h("td", { class: "num" }, `v${one.version}`),
+      h("td", { class: "num" }, decimal(one.before)), h("td", { class: "num" }, decimal(one.after)),
+      h("td", {}, one.recovered_at
+        ? pill(`${count(one.recovered_after)} trajectories, ${duration(one.recovered_seconds)}`, "ok")
+        : pill("recovering", "warn")))))));
+}
+
+export function mount(root) {
+  const reward = rewardChart({ height: 380 });
+  const events = h("div", {});
+  root.append(h("div", { class: "stack" }, reward.element,
+    card("Changes of taste", { note: "recovered: the reward is back at 90% of its level before" }, events)));
+  return {
+    update(state) {
+      reward.update(state);
+      render(events, state.errors.drift ? empty("Drift events cannot be read", state.errors.drift) : shifts(state.drift));
+    },
+    destroy: () => reward.destroy(),
+  };
+}

@@ -1,0 +1,88 @@
+// Now: is it well, what is live, is it getting better?
+
+import { card, empty, h, pill, render } from "../dom.js";
+import { ago, clock, count, decimal, figure, MISSING } from "../format.js";
+import { REWARD_NEEDS, rewardChart } from "../charts/reward_chart.js";
+
+export const title = "Now";
+export const needs = REWARD_NEEDS;
+
+const SILENT_SECONDS = 20;
+
+function tile(label, value, hint = null, attributes = {}) {
+  return h("div", { class: "card tile", role: "group", "aria-label": label, ...attributes },
+    h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "hint" }, hint));
+}
+
+function tiles(status, rewards) {
+  const now = status.reward_recent, before = status.reward_earlier;
+  const change = Number.isFinite(now) && Number.isFinite(before) ? now - before : null;
+  const dropped = Object.values(status.trajectories_dropped ?? {}).reduce((sum, n) => sum + n, 0);
+  return [
+    tile("Reward now", decimal(now), change === null ? "last 32 rewards"
+      : h("span", { class: change > 0.005 ? "up" : change < -0.005 ? "down" : "" },
+        `${change >= 0 ? "+" : "−"}${decimal(Math.abs(change))} on the 32 before`)),
+    tile("Last 5 minutes", decimal(status.reward_last_minutes), `${count(status.rewards_last_minutes)} rated`),
+    tile("Live version", status.live_version === null ? MISSING : `v${status.live_version}`,
+      `${count(status.versions_published)} published`),
+    tile("Trajectories trained", count(status.trajectories_trained),
+      `${count(status.backlog)} waiting, ${count(dropped)} dropped`),
+    tile("Failed requests", h("span", { class: status.failed_requests ? "bad-text" : "" }, count(status.failed_requests)),
+      `of ${count(status.requests)}`),
+    tile("KL to base", figure(status.kl_to_base), "nats a token"),
+  ];
+}
+
+export function partKind(part, now = Date.now() / 1000) {
+  if (now - part.heartbeat_at > SILENT_SECONDS) return ["bad", "silent"];
+  const state = part.state;
+  if (["running", "ready", "live", "serving", "idle"].includes(state)) return ["ok", state];
+  if (["failed", "dead", "error", "stopped"].includes(state)) return ["bad", state];
+  return ["warn", state];
+}
+
+function partsList(status) {
+  const parts = Object.entries(status.parts ?? {});
+  if (!parts.length) return empty("No part has reported", "Each part of the service reports here every few seconds.");
+  return h("ul", { class: "list" }, parts.map(([name, part]) => {
+    const [kind, text] = partKind(part);
+    const about = kind === "bad" && text === "silent" ? `last heard ${ago(part.heartbeat_at)}` : part.detail;
+    return h("li", {}, h("span", { class: "name" }, name), pill(text, kind), about && h("span", { class: "detail" }, about));
+  }));
+}
+
+function latest({ versions, drift }) {
+  const lines = [
+    ...(versions?.versions ?? []).map((one) => ({
+      at: one.changed_at, text: `Version ${one.version} ${one.state === "live" ? "is live" : one.state.replace("_", " ")}`,
+      detail: one.reason, kind: { live: "ok", rejected: "bad", rolled_back: "warn" }[one.state] ?? "",
+      label: one.state.replace("_", " "),
+    })),
+    ...(drift?.events ?? []).map((one) => ({
+      at: one.detected_at, text: "Taste changed", label: "shift", kind: "warn",
+      detail: `${one.stream}: ${decimal(one.before)} → ${decimal(one.after)} at version ${one.version}`,
+    })),
+  ].sort((a, b) => b.at - a.at).slice(0, 7);
+  if (!lines.length) return empty("Nothing has happened yet", "New versions and changes of taste are listed here.");
+  return h("ul", { class: "list" }, lines.map((line) => h("li", {},
+    h("span", { class: "name" }, line.text), pill(line.label, line.kind),
+    h("span", { class: "detail" }, [clock(line.at), line.detail].filter(Boolean).join(" · ")))));
+}
+
+export function mount(root) {
+  const reward = rewardChart({ height: 320 });
+  const top = h("div", { class: "tiles" }), parts = h("div", {}), events = h("div", {});
+  root.append(h("div", { class: "stack" }, top,
+    h("div", { class: "split" }, reward.element, h("div", { class: "stack" },
+      card("Parts", {}, parts), card("Latest", {}, events)))));
+  return {
+    update(state) {
+      reward.update(state);
+      if (!state.status) return;
+      render(top, tiles(state.status, state.rewards));
+      render(parts, partsList(state.status));
+      render(events, latest(state));
+    },
+    destroy: () => reward.destroy(),
+  };
+}

@@ -1,0 +1,62 @@
+// Versions: every set of weights there was, its state and why, and the operator's controls.
+
+import { card, empty, h, pill, render } from "../dom.js";
+import { clock, count, decimal, figure, MISSING } from "../format.js";
+import { freeze, promote, resume, rollBack } from "../actions.js";
+
+export const title = "Versions";
+export const needs = ["versions"];
+
+const KINDS = { live: "ok", canary: "accent", candidate: "accent", retired: "", rejected: "bad", rolled_back: "warn" };
+const COLUMNS = [["Version"], ["State"], ["Live since"], ["Parent", "num"], ["Rewards", "num"], ["Reward", "num"],
+  ["KL to base", "num"], ["Mismatch", "num"], ["Reason"], ["", "actions"]];
+
+function row(one) {
+  return h("tr", { class: one.state === "live" ? "current" : null },
+    h("td", {}, h("strong", {}, `v${one.version}`), one.version === 0 ? " base" : ""),
+    h("td", {}, pill(one.state.replace("_", " "), KINDS[one.state] ?? "")),
+    h("td", {}, one.live_at ? clock(one.live_at) : MISSING),
+    h("td", { class: "num" }, one.parent === null ? MISSING : `v${one.parent}`),
+    h("td", { class: "num" }, count(one.rewards)),
+    h("td", { class: "num" }, decimal(one.reward_mean)),
+    h("td", { class: "num" }, figure(one.metrics.kl_to_base)),
+    h("td", { class: "num" }, figure(one.metrics.mismatch_mean)),
+    h("td", { class: "reason" }, one.reason ?? ""),
+    h("td", { class: "actions" }, one.can_promote && h("button", {
+      class: "button small", type: "button", "data-focus": `promote-${one.version}`,
+      "aria-label": `Promote version ${one.version}`, onclick: () => promote(one.version),
+    }, "Promote")));
+}
+
+function table(versions) {
+  if (!versions) return empty("Loading", "Reading the versions.");
+  if (!versions.versions.length) return empty("No version yet", "The base model is registered as version 0 when the service starts.");
+  return h("div", { class: "table-wrap" }, h("table", {},
+    h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind ?? null },
+      name || h("span", { class: "visually-hidden" }, "Actions"))))),
+    h("tbody", {}, [...versions.versions].reverse().map(row))));
+}
+
+function controls({ status, versions }) {
+  const live = status?.live_version;
+  return [
+    h("button", { class: "button danger", type: "button", "data-focus": "rollback", disabled: !versions?.can_roll_back,
+      onclick: () => rollBack(live) }, "Roll back"),
+    status?.learning_frozen
+      ? h("button", { class: "button primary", type: "button", "data-focus": "resume", onclick: resume }, "Resume learning")
+      : h("button", { class: "button", type: "button", "data-focus": "freeze", disabled: !status, onclick: freeze }, "Freeze learning"),
+  ];
+}
+
+export function mount(root) {
+  const list = h("div", {}), buttons = h("div", { class: "right" });
+  const box = card("Policy versions", { right: buttons }, list);
+  root.append(box);
+  return {
+    update(state) {
+      render(buttons, controls(state));
+      render(list, state.errors.versions ? empty("Versions cannot be read", state.errors.versions) : table(state.versions));
+    },
+    destroy() {},
+  };
+}
