@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-NAME = "SmolLM2-135M-Instruct"
+from online_rl.config import DEFAULT_MODEL, Settings
+
 STAMP = "prepared.json"
 RECIPE = 1
 """Raise it when the conversion below changes, so that prepared folders are made anew."""
@@ -68,9 +69,9 @@ def convert(gguf: Path, out: Path, say: Say) -> None:
         gguf_file=gguf.name,
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
-    ).to(torch.bfloat16)
-    weights = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    weights["lm_head.weight"] = model.get_input_embeddings().weight.detach().clone()
+    )
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     say("writing the weights")
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     model.generation_config.save_pretrained(out)
@@ -91,7 +92,7 @@ def prepare_default_model(models_dir: Path, say: Say) -> Path:
     The work happens in a temporary folder that is renamed at the end, so an interrupted run leaves nothing that looks
     finished, and the next run starts it again. Raises BaseModelError when the wheel is missing or the disk refuses.
     """
-    folder = models_dir / NAME
+    folder = models_dir / DEFAULT_MODEL
     gguf = find_gguf()
     recipe = recipe_of(gguf)
     if is_prepared(folder, recipe):
@@ -99,10 +100,10 @@ def prepare_default_model(models_dir: Path, say: Say) -> Path:
         return folder
     try:
         models_dir.mkdir(parents=True, exist_ok=True)
-        for leftover in models_dir.glob(f".{NAME}.*"):
+        for leftover in models_dir.glob(f".{DEFAULT_MODEL}.*"):
             shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(dir=models_dir, prefix=f".{NAME}.") as temporary:
-            out = Path(temporary) / NAME
+        with tempfile.TemporaryDirectory(dir=models_dir, prefix=f".{DEFAULT_MODEL}.") as temporary:
+            out = Path(temporary) / DEFAULT_MODEL
             out.mkdir()
             convert(gguf, out, say)
             (out / STAMP).write_text(json.dumps(recipe) + "\n")
@@ -123,7 +124,9 @@ def check_model_folder(folder: Path) -> None:
     if not list(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     if missing:
-        raise BaseModelError(f"model folder {folder} has no {', '.join(missing)}; serving.model must name a complete one")
+        raise BaseModelError(
+            f"model folder {folder} has no {', '.join(missing)}; serving.model must name a complete one"
+        )
     try:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
@@ -139,8 +142,6 @@ def sha256_of(file: Path) -> str:
 
 def main() -> int:
     """`python -m online_rl.service.base_model [models_dir]`: what `make setup` runs."""
-    from online_rl.config import Settings
-
     models_dir = Path(sys.argv[1]) if len(sys.argv) > 1 else Settings().models_dir
 
     def say(line: str) -> None:
