@@ -1,0 +1,1 @@
+"""The operations application at ``/``: health, metrics, admin routes, and the dashboard."""

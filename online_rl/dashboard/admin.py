@@ -1,0 +1,108 @@
+"""The routes under ``/admin``: what the service knows, and what an operator can change."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Engine
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from online_rl.dashboard import queries, rewards
+from online_rl.dashboard.live_status import StatusFeed
+from online_rl.dashboard.status import Status
+from online_rl.registry import Registry
+from online_rl.schemas import PolicyVersion
+
+PING_S = 10
+Limit = Annotated[int, Query(ge=1, le=5000)]
+
+
+class Deliveries(Protocol):
+    """Asks for another version to answer. The deployer does it, with proof; these only record the wish."""
+
+    def promote(self, version: int, reason: str) -> PolicyVersion: ...
+
+    def roll_back(self, to: int | None, reason: str) -> PolicyVersion: ...
+
+
+class Change(BaseModel):
+    """Why an operator changes something; kept in the record."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class RollbackChange(Change):
+    """`to` names the version to go back to; without it, the one that was live before."""
+
+    to: Annotated[int, Field(ge=0)] | None = None
+
+
+def refuse_foreign_pages(request: Request) -> None:
+    """A page of another site must not change anything here through the visitor's browser."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise HTTPException(403, "this route cannot be called by a page of another site")
+
+
+def admin_routes(engine: Engine, registry: Registry, deliveries: Deliveries, feed: StatusFeed) -> APIRouter:
+    """The routes; reading ones are plain functions, so that a slow query never holds the event loop."""
+    router = APIRouter(prefix="/admin")
+    changes = [Depends(refuse_foreign_pages)]
+
+    @router.get("/status")
+    def status() -> Status:
+        return feed.read().status
+
+    @router.get("/versions")
+    def versions() -> dict[str, Any]:
+        return queries.read_versions(engine, registry)
+
+    @router.post("/versions/{version}/promote", status_code=202, dependencies=changes)
+    def promote(version: int, change: Change) -> PolicyVersion:
+        return deliveries.promote(version, change.reason)
+
+    @router.post("/rollback", status_code=202, dependencies=changes)
+    def rollback(change: RollbackChange) -> PolicyVersion:
+        return deliveries.roll_back(change.to, change.reason)
+
+    @router.post("/freeze", dependencies=changes)
+    def freeze(change: Change) -> dict[str, bool]:
+        registry.set_frozen(True, change.reason)
+        return {"learning_frozen": True}
+
+    @router.post("/resume", dependencies=changes)
+    def resume(change: Change) -> dict[str, bool]:
+        registry.set_frozen(False, change.reason)
+        return {"learning_frozen": False}
+
+    @router.get("/drift")
+    def drift(limit: Limit = 200) -> dict[str, Any]:
+        return {"events": queries.read_drift_events(engine, limit)}
+
+    @router.get("/dead-letters")
+    def dead_letters(limit: Limit = 100) -> dict[str, Any]:
+        return queries.read_dead_letters(engine, limit)
+
+    @router.get("/rewards")
+    def reward_series(
+        since: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        limit: Annotated[int, Query(ge=1, le=2000)] = 500,
+        bucket: Annotated[float | None, Query(gt=0, allow_inf_nan=False)] = None,
+    ) -> rewards.RewardSeries:
+        return rewards.read_rewards(engine, since=since, limit=limit, bucket=bucket)
+
+    @router.get("/updates")
+    def updates(since: Annotated[int | None, Query(ge=0)] = None, limit: Limit = 500) -> dict[str, Any]:
+        return {"updates": queries.read_updates(engine, since, limit)}
+
+    @router.get("/events")
+    async def events() -> EventSourceResponse:
+        async def stream() -> AsyncIterator[ServerSentEvent]:
+            async for snapshot in feed.follow():
+                yield ServerSentEvent(snapshot.model_dump_json(), event="status")
+
+        return EventSourceResponse(stream(), ping=PING_S, headers={"cache-control": "no-store"})
+
+    return router

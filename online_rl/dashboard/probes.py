@@ -1,0 +1,48 @@
+"""Routes for machines: alive, ready, metrics, and three of vLLM's own that live outside ``/v1``."""
+
+import httpx
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from online_rl.dashboard.errors import error_body
+from online_rl.dashboard.live_status import StatusFeed
+from online_rl.dashboard.metrics import join_expositions, write_exposition
+from online_rl.dashboard.policy_client import PolicyClient
+
+
+def probe_routes(feed: StatusFeed, policy: PolicyClient) -> APIRouter:
+    """The routes, over the status of the database and the policy application."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @router.get("/ready")
+    async def ready(request: Request) -> JSONResponse:
+        found = await policy.ready(request.headers)
+        if found.ready:
+            return JSONResponse({"status": "ready", "version": found.version})
+        return JSONResponse({"status": "not ready", "reason": found.reason}, status_code=503)
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        status = (await run_in_threadpool(feed.read)).status
+        theirs = await policy.metrics(request.headers)
+        text = join_expositions(write_exposition(status, policy_up=theirs is not None), theirs or "")
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def forward(request: Request) -> Response:
+        try:
+            answer = await policy.forward(request.method, request.url.path, request.headers, await request.body())
+        except httpx.HTTPError as error:
+            message = f"the policy application does not answer: {type(error).__name__}; try again shortly"
+            return JSONResponse(error_body(message, "service_unavailable"), status_code=503)
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+    router.add_api_route("/tokenize", forward, methods=["POST"])
+    router.add_api_route("/detokenize", forward, methods=["POST"])
+    router.add_api_route("/version", forward, methods=["GET"])
+    return router

@@ -1,0 +1,158 @@
+"""Writes a believable past (`tests.ops.history`) into a database, as the parts of the service would have."""
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+
+import feedback.tables
+import online_rl.tables
+from tests.ops.history import History, Rated, Updated, simulate
+
+REJECTED = "probe: further from version 23 than from its parent (mean 0.21, tolerance 0.15)"
+
+
+def create_tables(engine: Engine) -> None:
+    """The tables of the packages whose data the operations application reads."""
+    for metadata in (feedback.tables.metadata, online_rl.tables.metadata):
+        metadata.create_all(engine)
+
+
+def seed(engine: Engine, now: float, *, per_taste: int = 320) -> History:
+    """Three tastes of `per_taste` trajectories each; the newest a few seconds before `now` (Unix seconds)."""
+    history = simulate(now - 4.0, per_taste=per_taste)
+    with engine.begin() as connection:
+        for rated in history.rated:
+            add_rated(connection, rated)
+        _add_learning(connection, history)
+        _add_versions(connection, history)
+        _add_parts(connection, now)
+        _add_dead_letter(connection, now)
+    return history
+
+
+def add_rated(connection: Connection, rated: Rated) -> None:
+    """One answer, the feedback on it, and the trajectory made of both."""
+    name, at = f"inf-{rated.number:06d}", rated.released_at
+    connection.execute(
+        sa.insert(feedback.tables.generations).values(
+            inference_id=name, prompt_index=0, turn=0, choice=0, api_key_id="anonymous", episode_id=name,
+            choice_index=0, user_id=None, prompt_token_ids=bytes(200), token_ids=bytes(128),
+            behavior_logprobs=bytes(256), data={}, created_at=at - 6, finished_at=at - 3, stored_at=at - 2.5,
+            state="released", trajectory_id=f"t-{name}", due_at=at + 600,
+        )
+    )  # fmt: skip
+    connection.execute(
+        sa.insert(feedback.tables.feedback).values(
+            feedback_id=f"f-{name}", owner="anonymous", content_hash="0" * 64, inference_id=name, choice_index=0,
+            metric_name="reward", value=rated.reward, tags={"taste": rated.taste}, received_at=at - 1, status="used",
+        )
+    )  # fmt: skip
+    connection.execute(
+        sa.insert(feedback.tables.trajectories).values(
+            trajectory_id=f"t-{name}", api_key_id="anonymous", episode_id=name, reward=rated.reward,
+            metrics={"reward": rated.reward}, tokens=82, action_tokens=32, oldest_version=rated.version,
+            event=bytes(700), generated_at=at - 3, rated_at=at - 1, released_at=at,
+        )
+    )  # fmt: skip
+
+
+def _add_learning(connection: Connection, history: History) -> None:
+    for one in history.updated:
+        connection.execute(
+            sa.insert(online_rl.tables.updates).values(
+                update=one.update, version=max(0, one.update - 1), trajectories=len(one.trained_on),
+                metrics=one.metrics, created_at=one.at,
+            )
+        )  # fmt: skip
+        connection.execute(
+            sa.insert(online_rl.tables.trainings),
+            [
+                {"trajectory_id": f"t-inf-{number:06d}", "update": one.update, "trained_at": one.at}
+                for number in one.trained_on
+                if number % 240 != 7
+            ],
+        )
+    dropped = [rated for rated in history.rated if rated.number % 240 == 7]
+    connection.execute(
+        sa.insert(online_rl.tables.drops),
+        [
+            {"trajectory_id": f"t-inf-{one.number:06d}", "reason": "stale", "dropped_at": one.released_at}
+            for one in dropped
+        ],
+    )
+    for shift in history.shifted:
+        recovered = shift.recovered_at is not None
+        connection.execute(
+            sa.insert(online_rl.tables.drift_events).values(
+                stream="reward", detected_at=shift.detected_at, version=shift.version, update=shift.update,
+                trajectories=shift.number, before=shift.before, after=shift.after, evidence={"page_hinkley": 6.4},
+                recovered_at=shift.recovered_at, recovered_after=shift.recovered_after,
+                recovered_seconds=shift.recovered_at - shift.detected_at if recovered else None,
+            )
+        )  # fmt: skip
+
+
+def _add_versions(connection: Connection, history: History) -> None:
+    first = history.rated[0].released_at
+    kept = [one for one in history.updated if not one.rejected]
+    live = kept[-1].update if kept else 0
+    rows = [_version(0, None, "retired" if kept else "live", first - 40, live_at=first - 40, metrics={})]
+    for one in history.updated:
+        metrics = {
+            "kl_to_base": one.metrics["policy/kl_to_base"],
+            "mismatch_mean": 0.030 + 0.002 * (one.update % 3),
+            "mismatch_kl": 0.0018 + 0.0002 * (one.update % 4),
+            "swap_seconds": 0.55,
+        }
+        state = "rejected" if one.rejected else "live" if one.update == live else "retired"
+        rows.append(_version(one.update, _parent(one, kept), state, one.at, live_at=one.at + 2.5, metrics=metrics))
+    _retire(rows)
+    connection.execute(sa.insert(online_rl.tables.policy_versions), rows)
+
+
+def _parent(one: Updated, kept: list[Updated]) -> int:
+    return max((other.update for other in kept if other.update < one.update), default=0)
+
+
+def _version(
+    version: int, parent: int | None, state: str, at: float, *, live_at: float, metrics: dict[str, float]
+) -> dict[str, object]:
+    return {
+        "version": version, "parent": parent, "state": state, "artifact": f"versions/v{version:06d}",
+        "reason": REJECTED if state == "rejected" else None, "metrics": metrics, "created_at": at,
+        "changed_at": live_at,
+    }  # fmt: skip
+
+
+def _retire(rows: list[dict[str, object]]) -> None:
+    """A retired version changed last when the next one became live."""
+    served = [row for row in rows if row["state"] != "rejected"]
+    became_live = [row["changed_at"] for row in served]
+    for row, following, at in zip(served, served[1:], became_live[1:], strict=False):
+        row["changed_at"] = at
+        row["reason"] = f"replaced by {following['version']}"
+
+
+def _add_parts(connection: Connection, now: float) -> None:
+    said = {
+        "policy 0": ("running", "version 59, 3 requests", 1.0),
+        "assembler": ("running", "", 1.6),
+        "learner": ("updating", "update 61, 16 trajectories", 2.2),
+        "deployer": ("running", "", 0.7),
+        "broker": ("running", "embedded", 3.1),
+    }
+    for name, (state, detail, age) in said.items():
+        connection.execute(
+            sa.insert(online_rl.tables.parts).values(
+                name=name, pid=1000, state=state, detail=detail, heartbeat_at=now - age
+            )
+        )
+
+
+def _add_dead_letter(connection: Connection, now: float) -> None:
+    connection.execute(
+        sa.insert(feedback.tables.dead_letters).values(
+            dead_letter_id="d-1", topic="generations.v1", partition=0, offset=412, key=None, value=b"private",
+            reason="behavior_logprobs has 31 values for 32 token_ids; a missing log-probability is never padded",
+            created_at=now - 400,
+        )
+    )  # fmt: skip
