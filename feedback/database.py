@@ -4,7 +4,10 @@ from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, exc, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 BUSY_SECONDS = 30.0
 CONNECT_SECONDS = 5
@@ -82,3 +85,9 @@ def _prepare_sqlite(connection: SqliteConnection, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     read = connection.get_execution_options().get("online_rl_read_only", False)
     connection.exec_driver_sql("BEGIN" if read else "BEGIN IMMEDIATE")
+
+
+def insert_ignoring(connection: Connection, table: Table, *columns: str) -> SqliteInsert | PostgresInsert:
+    """An INSERT that leaves a row out where it exists already, by the unique `columns` or (none given) by any."""
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return make(table).on_conflict_do_nothing(index_elements=columns or None)

@@ -324,10 +324,16 @@ class LogConsumer:
         except (KafkaError, OSError) as error:
             raise LogUnavailable(f"could not read {self.topic}: {error}") from error
         return [
-            Record(self.topic, found.partition, found.offset, found.key.decode() if found.key else None, found.value)
+            # Whatever lies in the log is handed on: what to do with a message that makes no sense is the caller's.
+            Record(
+                self.topic,
+                found.partition,
+                found.offset,
+                None if found.key is None else found.key.decode(errors="replace"),
+                found.value or b"",
+            )
             for batch in batches.values()
             for found in batch
-            if found.value is not None
         ]
 
     def commit(self, offsets: Mapping[int, int]) -> None:

@@ -90,3 +90,97 @@ class FeedbackAccepted(BaseModel):
     """The answer to an accepted feedback (202), or to the same one again (200)."""
 
     feedback_id: str
+
+
+class FeedbackError(BaseModel):
+    """Why a feedback was refused, in the shape of OpenAI's errors. `param` is the field."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str
+
+
+class FeedbackResult(BaseModel):
+    """What became of one item of ``POST /v1/feedback/batch``: `status` is what it would have got alone."""
+
+    status: int
+    feedback_id: str | None = None
+    error: FeedbackError | None = None
+
+
+class FeedbackBatch(BaseModel):
+    """The answer to ``POST /v1/feedback/batch``: one result an item, in order."""
+
+    results: list[FeedbackResult]
+
+
+class FeedbackRetracted(BaseModel):
+    """The answer to ``DELETE /v1/feedback/{feedback_id}``."""
+
+    feedback_id: str
+    effect: Literal["removed", "too_late"]
+    """`too_late`: it is part of a trajectory that was released; it stays on record as retracted."""
+
+
+class FeedbackRecord(BaseModel):
+    """One stored feedback, as ``GET /v1/inferences/{id}`` shows it."""
+
+    feedback_id: str
+    metric_name: str
+    value: float
+    choice_index: int
+    user: str | None
+    comment: str | None
+    tags: dict[str, str]
+    received_at: float
+    retracted_at: float | None
+    status: str
+    """`new`, `waiting` (its generation is not stored yet), `joined`, `used` (in a released trajectory), `late`,
+    `unused` (the generation is not for training), `refused`, `orphaned` (the generation never came)."""
+
+
+class GenerationRecord(BaseModel):
+    """One choice of an inference: what was asked, what was sampled, and what became of it."""
+
+    prompt_index: int
+    turn: int
+    choice: int
+    choice_index: int
+    episode_id: str
+    model: str
+    user_id: str | None
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    behavior_logprobs: list[float]
+    spans: list[VersionSpan]
+    text: str
+    finish_reason: str | None
+    created_at: float
+    finished_at: float
+    state: str
+    drop_reason: str | None
+    trajectory_id: str | None
+
+
+class TrajectoryRecord(BaseModel):
+    """A trajectory that an inference went into."""
+
+    trajectory_id: str
+    reward: float
+    metrics: dict[str, float]
+    tokens: int
+    action_tokens: int
+    oldest_version: int | None
+    released_at: float
+
+
+class InferenceRecord(BaseModel):
+    """The answer to ``GET /v1/inferences/{id}``."""
+
+    inference_id: str
+    versions: list[int]
+    """Policy versions that sampled any of its tokens."""
+    generations: list[GenerationRecord]
+    feedback: list[FeedbackRecord]
+    trajectories: list[TrajectoryRecord]

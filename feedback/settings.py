@@ -19,7 +19,7 @@ class KafkaSettings(BaseModel):
     replication_factor: Annotated[int, Field(ge=-1)] = 1
     """Of topics created by the service; -1 takes the cluster's default."""
     security: dict[str, str] = {}
-    """Further client settings of kafka-python, e.g. `{security_protocol = "SASL_SSL"}`; secrets from the environment."""
+    """Further client settings of kafka-python, e.g. `{security_protocol = "SASL_SSL"}`. Secrets: environment."""
 
 
 class DatabaseSettings(BaseModel):
