@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 
 MIN_WORDS = 3
 MAX_WORDS = 80
@@ -20,12 +21,15 @@ MAX_RUN = 3
 """Longest run of one punctuation character: `!!!` passes, `!!!!` does not."""
 
 _SHORT_WORDS = frozenset(
-    "a i am an as at be by do go he hi if in is it me my no of oh ok on or so to up us we ah uh tv pc dj eg ie id ad"
-    " vs ve re ll hm".split()
+    (
+        *("a", "i", "am", "an", "as", "at", "be", "by", "do", "go", "he", "hi", "if", "in", "is", "it", "me", "my"),
+        *("no", "of", "oh", "ok", "on", "or", "so", "to", "up", "us", "we", "ah", "uh", "hm", "tv", "dj", "ai", "eg"),
+        *("ie", "id", "ad", "ca", "wo"),  # the last two are left of can't and won't
+    )
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _CONTRACTION = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$")
-_RUN = re.compile(r"([^\w\s])\1{%d,}" % MAX_RUN)
+_RUN = re.compile(rf"([^\w\s])\1{{{MAX_RUN},}}")
 _SUFFIXES = (
     ("ies", "y"), ("es", ""), ("s", ""), ("ed", ""), ("ed", "e"), ("ing", ""), ("ing", "e"), ("ly", ""), ("er", ""),
     ("er", "e"), ("est", ""), ("ness", ""), ("ful", ""), ("less", ""), ("y", ""),
@@ -78,7 +82,7 @@ def score_quality(text: str) -> float:
 def is_repetitive(text: str, words: list[str]) -> bool:
     """Whether `text` repeats itself: one word twice in a row, a pair of words three times, few distinct words."""
     lower = [word.lower() for word in words]
-    pairs = list(zip(lower, lower[1:], strict=False))
+    pairs = list(pairwise(lower))
     return (
         _RUN.search(text) is not None
         or any(first == second for first, second in pairs)
