@@ -32,7 +32,8 @@ def _presented_key(scope: Scope) -> str | None:
     return found
 
 
-async def _refuse(send: Send, status: int, message: str, kind: str, code: str) -> None:
+async def send_error(send: Send, status: int, message: str, kind: str, code: str) -> None:
+    """Answer with an error in OpenAI's shape."""
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
@@ -80,9 +81,9 @@ class ApiKeyMiddleware:
             await send({"type": "websocket.close", "code": 1008})
         elif not key:
             message = "No API key was given. Send it as `Authorization: Bearer <key>`."
-            await _refuse(send, 401, message, "invalid_request_error", "missing_api_key")
+            await send_error(send, 401, message, "invalid_request_error", "missing_api_key")
         elif scopes is None:
-            await _refuse(send, 401, "The API key is not known here.", "invalid_request_error", "invalid_api_key")
+            await send_error(send, 401, "The API key is not known here.", "invalid_request_error", "invalid_api_key")
         else:
             message = f"The API key lacks the scope `{needed}` that this route needs."
-            await _refuse(send, 403, message, "permission_error", "insufficient_scope")
+            await send_error(send, 403, message, "permission_error", "insufficient_scope")

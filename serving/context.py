@@ -1,0 +1,107 @@
+"""What is known about one HTTP request, from its headers to its last token.
+
+`current_request` holds a mutable object: the middleware fills in the headers, the handler hook the body's fields, the
+capture the version, and the middleware reads it when the response starts. Tasks that the engine's routes start copy
+the context, so all of them see the same object.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_ATTRIBUTE = 256
+"""Longest episode id, user id, client request id, tag key or tag value that is kept, in characters."""
+MAX_TAGS = 16
+
+
+class InvalidHeader(ValueError):
+    """A header that the client must correct. The message names it."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request. Times are Unix seconds."""
+
+    inference_id: str
+    created_at: float
+    api_key_id: str = "anonymous"
+    client_request_id: str | None = None
+    episode_id: str | None = None
+    group_id: str | None = None
+    user_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    train: bool = True
+    beam_search: bool = False
+    response_id: str | None = None
+    """`inference_id` with the route's prefix, as the response's `id` shows it; None until the engine was asked."""
+    policy_version: int | None = None
+    """Version that sampled the first token; None before it."""
+    engine_failed: bool = False
+    """The engine failed after the response had started, so the status code cannot tell."""
+    generating: int = 0
+    """Calls of the engine that run now."""
+    leave_gate: Callable[[], None] | None = None
+    """Set while the request counts as running for a swap's drain."""
+    holds: list[Callable[[], None]] = field(default_factory=list)
+    """Called once when the response is complete: what was held for this request (adapters) is given back."""
+
+    def take_body(self, request: Any) -> None:
+        """Note what the request's body says: `user`, `metadata.episode_id`, `metadata.group_id`, its own request id.
+
+        `request` is one of the engine's request objects (chat, completion, response, message). Headers win.
+        """
+        extra: Mapping[str, Any] = getattr(request, "model_extra", None) or {}
+        metadata = getattr(request, "metadata", None) or extra.get("metadata")
+        if isinstance(metadata, Mapping):
+            self.episode_id = self.episode_id or _short_text(metadata.get("episode_id"))
+            self.group_id = self.group_id or _short_text(metadata.get("group_id"))
+            self.user_id = self.user_id or _short_text(metadata.get("user_id"))
+        self.user_id = self.user_id or _short_text(getattr(request, "user", None))
+        if self.client_request_id is None and "request_id" in getattr(request, "model_fields_set", ()):
+            self.client_request_id = _short_text(request.request_id)
+        self.beam_search = bool(getattr(request, "use_beam_search", False))
+
+    def close(self) -> None:
+        """Give back whatever the request still holds. Safe to call again."""
+        if self.leave_gate is not None:
+            self.leave_gate()
+            self.leave_gate = None
+        while self.holds:
+            self.holds.pop()()
+
+
+def _short_text(value: Any) -> str | None:
+    return value[:MAX_ATTRIBUTE] if isinstance(value, str) and value else None
+
+
+def read_headers(context: RequestContext, headers: Mapping[str, str]) -> None:
+    """Fill `context` from `headers` (lower-case names). Raises InvalidHeader."""
+    context.client_request_id = _short_text(headers.get("x-request-id"))
+    context.user_id = _short_text(headers.get("x-user-id"))
+    context.group_id = _short_text(headers.get("x-group-id"))
+    episode = headers.get("x-episode-id")
+    if episode is not None and not 0 < len(episode) <= MAX_ATTRIBUTE:
+        raise InvalidHeader(f"x-episode-id must have 1 to {MAX_ATTRIBUTE} characters")
+    context.episode_id = episode
+    train = headers.get("x-train", "true").strip().lower()
+    if train not in ("true", "false"):
+        raise InvalidHeader("x-train must be `true` or `false`")
+    context.train = train == "true"
+    context.tags = parse_tags(headers.get("x-tags", ""))
+
+
+def parse_tags(text: str) -> dict[str, str]:
+    """``k=v,k=v`` as a mapping. Raises InvalidHeader."""
+    tags: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (piece.strip() for piece in part.partition("="))
+        if not separator or not key or len(key) > MAX_ATTRIBUTE or len(value) > MAX_ATTRIBUTE:
+            raise InvalidHeader("x-tags must read `key=value,key=value`, each at most 256 characters")
+        tags[key] = value
+    if len(tags) > MAX_TAGS:
+        raise InvalidHeader(f"x-tags holds {len(tags)} tags, at most {MAX_TAGS} are kept")
+    return tags
+
+
+current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)

@@ -1,0 +1,360 @@
+"""The only module that knows vLLM: builds the engine and its OpenAI application, and the verbs the swap needs.
+
+Written against vLLM 0.32. What it reads of the engine's insides (the output processor's running requests) is guarded
+by `check_engine_internals`, so that another version fails at start and not in the data.
+"""
+
+import asyncio
+import os
+import time
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serving.capture import SampledSoFar
+
+GIB = 1 << 30
+_INTERNALS = ("request_states", "external_req_ids")
+
+
+class EngineError(RuntimeError):
+    """The engine refused a verb. The message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the engine is started with."""
+
+    model: Path
+    model_name: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_gib: float
+    cpu_threads: str
+    adapters: int = 0
+    """Adapters that may be loaded together; 0 starts the engine without LoRA, which is faster on CPU."""
+    adapter_rank: int = 16
+    extra: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
+def set_environment(options: EngineOptions) -> None:
+    """Environment that vLLM reads at import or start: call before anything imports it."""
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0"
+    os.environ["VLLM_SERVER_DEV_MODE"] = "0"
+    os.environ.pop("VLLM_API_KEY", None)
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # whole GiB only, and it would win over our own setting
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = options.cpu_threads
+
+
+def runs_on_cpu() -> bool:
+    """Whether this vLLM serves on the CPU."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def parse_arguments(options: EngineOptions) -> Namespace:
+    """The arguments of ``vllm serve`` for `options`. Raises EngineError for one that vLLM does not know."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    arguments: dict[str, str | int | float | bool] = {
+        "model": str(options.model),
+        "served-model-name": options.model_name,
+        "max-model-len": options.max_model_len,
+        "max-num-seqs": options.max_num_seqs,
+        "disable-uvicorn-access-log": True,
+    }
+    if runs_on_cpu():
+        arguments["kv-cache-memory-bytes"] = int(options.kv_cache_gib * GIB)
+        arguments["enforce-eager"] = True  # reloading weights under a compiled model is unproven on CPU
+    if options.adapters:
+        arguments |= {
+            "enable-lora": True,
+            "max-loras": options.adapters,
+            "max-cpu-loras": options.adapters,
+            "max-lora-rank": options.adapter_rank,
+        }
+    arguments |= {name.replace("_", "-"): value for name, value in options.extra.items()}
+    line: list[str] = []
+    for name, value in arguments.items():
+        if value is True:
+            line.append(f"--{name}")
+        elif value is False:
+            line.append(f"--no-{name}")
+        else:
+            line += [f"--{name}", str(value)]
+    try:
+        return make_arg_parser(FlexibleArgumentParser(exit_on_error=False)).parse_args(line)
+    except SystemExit:
+        raise EngineError("serving.engine_args holds an argument that `vllm serve` does not take") from None
+
+
+class VllmEngine:
+    """One engine. Use `start`; every method is for the event loop that started it."""
+
+    def __init__(self, engine: Any, arguments: Namespace) -> None:
+        self._engine = engine
+        self._arguments = arguments
+        self._raw_generate: Callable[..., AsyncGenerator[Any, None]] = engine.generate
+        self._adapter_ids: dict[str, int] = {}
+        self._next_adapter_id = 1
+        self._probes = 0
+        self._models: Any = None
+
+    @classmethod
+    async def start(cls, options: EngineOptions) -> "VllmEngine":
+        """Load the model and start the engine's processes (tens of seconds)."""
+        set_environment(options)
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = parse_arguments(options)
+        engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.OPENAI_API_SERVER
+        )
+        check_engine_internals(engine)
+        await engine.reset_mm_cache()
+        return cls(engine, arguments)
+
+    async def build_app(self) -> Any:
+        """vLLM's own FastAPI application on this engine."""
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+        from vllm.entrypoints.launchers.app import build_app
+
+        tasks = await self._engine.get_supported_tasks()
+        app = build_app(self._arguments, tasks, self._engine.model_config)
+        await init_app_state(self._engine, app.state, self._arguments, tasks)
+        # vLLM's handler for a dead engine stops its own HTTP server; here Ray Serve's health check replaces the replica.
+        app.state.server = Namespace(should_exit=False)
+        self._models = app.state.openai_serving_models
+        return app
+
+    # --- capture -----------------------------------------------------------------------------------------------------
+
+    def intercept(
+        self,
+        wrap_generate: Callable[[Callable[..., AsyncGenerator[Any, None]]], Callable[..., AsyncGenerator[Any, None]]],
+        on_abort: Callable[[str, Sequence[SampledSoFar]], None],
+    ) -> None:
+        """Put a capture in front of `generate`, and tell it what an aborted request had sampled before it is gone."""
+        abort = self._engine.abort
+
+        async def observed_abort(request_id: Any, internal: bool = False) -> None:
+            names = {request_id} if isinstance(request_id, str) else set(request_id)
+            for external, sampled in self._sampled_so_far(names, internal).items():
+                on_abort(external, sampled)
+            await abort(request_id, internal)
+
+        self._engine.generate = wrap_generate(self._raw_generate)
+        self._engine.abort = observed_abort
+
+    def _sampled_so_far(self, names: set[str], internal: bool) -> dict[str, list[SampledSoFar]]:
+        found: dict[str, list[SampledSoFar]] = {}
+        for state in self._engine.output_processor.request_states.values():
+            parent = state.parent_req
+            external = state.external_req_id if parent is None else parent.external_req_id
+            own = {state.request_id, parent.request_id if parent else None} if internal else {external}
+            if state.detokenizer is None or not own & names:
+                continue
+            found.setdefault(external, []).append(
+                SampledSoFar(
+                    index=state.request_index,
+                    prompt_token_ids=list(state.prompt_token_ids or ()),
+                    token_ids=list(state.detokenizer.output_token_ids),
+                    logprobs=state.logprobs_processor.logprobs,
+                    label_starts=list(state.weight_version_starts),
+                    text=getattr(state.detokenizer, "output_text", ""),
+                )
+            )
+        return found
+
+    def label_of_first_token(self, request_id: str) -> str | None:
+        """The weight label of the first token that the running request `request_id` (of any choice) sampled."""
+        processor = self._engine.output_processor
+        for internal in processor.external_req_ids.get(request_id, ()):
+            starts = processor.request_states[internal].weight_version_starts
+            if starts:
+                return starts[0][0]
+        return None
+
+    def observe_requests(self, app: Any, before: Callable[[Any], Awaitable[str | None]]) -> None:
+        """Have `before(request)` see each parsed request of the generating routes, before the engine's handler.
+
+        It may change the request (its model, its id); a text it returns refuses the request: 404 in vLLM's shape.
+        """
+        from http import HTTPStatus
+
+        for attribute, method in (
+            ("openai_serving_chat", "create_chat_completion"),
+            ("openai_serving_completion", "create_completion"),
+            ("openai_serving_responses", "create_responses"),
+            ("anthropic_serving_messages", "create_messages"),
+        ):
+            handler = getattr(app.state, attribute)
+            if handler is None:
+                continue
+
+            def wrap(handler: Any, original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+                async def observed(request: Any, raw_request: Any = None) -> Any:
+                    refusal = await before(request)
+                    if refusal is not None:
+                        return handler.create_error_response(
+                            refusal, err_type="NotFoundError", status_code=HTTPStatus.NOT_FOUND, param="model"
+                        )
+                    return await original(request, raw_request)
+
+                return observed
+
+            setattr(handler, method, wrap(handler, getattr(handler, method)))
+
+    def list_versions(self, app: Any, versions: Callable[[], Sequence[tuple[str, str | None, str]]]) -> None:
+        """Add a card for each (name, parent, root) of `versions()` to ``GET /v1/models``."""
+        models = app.state.openai_serving_models
+        original = models.show_available_models
+
+        async def show() -> Any:
+            listing = await original()
+            alias = listing.data[0]
+            listing.data = [
+                alias,
+                *(
+                    alias.model_copy(update={"id": name, "parent": parent, "root": root})
+                    for name, parent, root in versions()
+                ),
+            ]
+            return listing
+
+        models.show_available_models = show
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Freeze what runs, keeping it; its key-value cache is dropped, so that nothing of the old weights is read."""
+        await self._engine.pause_generation(mode="keep", clear_cache=True)
+
+    async def resume(self) -> None:
+        await self._engine.resume_generation()
+
+    async def reload_weights(self, folder: Path) -> None:
+        """Load the complete model in `folder` in place. Raises EngineError; the weights are then undefined."""
+        try:
+            await self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        except Exception as error:
+            raise EngineError(f"the engine could not load {folder}: {error}") from error
+
+    async def set_weight_label(self, label: str) -> None:
+        """Label of all tokens sampled from now on. Call it while paused."""
+        await self._engine.update_weight_version(label)
+
+    async def reset_prefix_cache(self) -> None:
+        """Drop cached prefixes. Raises EngineError where blocks are still in use."""
+        if not await self._engine.reset_prefix_cache():
+            raise EngineError("the engine could not drop its prefix cache: blocks are still in use")
+
+    async def add_adapter(self, name: str, folder: Path) -> None:
+        """Load the adapter in `folder` under the new name `name`. Raises EngineError; nothing is loaded then."""
+        from vllm.lora.request import LoRARequest
+
+        request = LoRARequest(lora_name=name, lora_int_id=self._next_adapter_id, lora_path=str(folder))
+        self._next_adapter_id += 1
+        try:
+            loaded = await self._engine.add_lora(request)
+        except Exception as error:
+            raise EngineError(f"the engine could not load the adapter {name}: {error}") from error
+        if not loaded:
+            raise EngineError(f"the engine did not load the adapter {name}")
+        self._adapter_ids[name] = request.lora_int_id
+        if self._models is not None:
+            self._models.lora_requests[name] = request
+
+    async def remove_adapter(self, name: str) -> None:
+        """Unload `name`. Raises EngineError where the engine still holds it afterwards."""
+        if self._models is not None:
+            self._models.lora_requests.pop(name, None)
+        number = self._adapter_ids.pop(name)
+        await self._engine.remove_lora(number)
+        if number in await self._engine.list_loras():
+            raise EngineError(f"the engine still holds the adapter {name} after removing it")
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    async def prompt_logprobs(
+        self, sequences: Sequence[Sequence[int]], adapter: str | None = None
+    ) -> list[list[float]]:
+        """For each of `sequences` (token ids), log p(token i | tokens before), for i = 1 … n-1. Never captured."""
+        return list(await asyncio.gather(*(self._prompt_logprobs(tokens, adapter) for tokens in sequences)))
+
+    async def _prompt_logprobs(self, tokens: Sequence[int], adapter: str | None) -> list[float]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            prompt_logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = await self._ask(list(tokens), params, adapter)
+        return [float(row[token].logprob) for token, row in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)]
+
+    async def generate_token(self, tokens: Sequence[int], adapter: str | None = None) -> int:
+        """One greedy token after `tokens`, uncaptured: whether the engine still generates. Raises EngineError."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        return (await self._ask(list(tokens), params, adapter)).outputs[0].token_ids[0]
+
+    async def _ask(self, tokens: list[int], params: Any, adapter: str | None) -> Any:
+        from vllm import TokensPrompt
+        from vllm.lora.request import LoRARequest
+
+        self._probes += 1
+        lora = None
+        if adapter is not None:
+            lora = LoRARequest(lora_name=adapter, lora_int_id=self._adapter_ids[adapter], lora_path="loaded")
+        last = None
+        async for output in self._raw_generate(
+            TokensPrompt(prompt_token_ids=tokens), params, f"probe-{os.getpid()}-{self._probes}", lora_request=lora
+        ):
+            last = output
+        if last is None:
+            raise EngineError("the engine ended a request without an output")
+        return last
+
+    @property
+    def running(self) -> int:
+        """Requests in the engine, probes included."""
+        return self._engine.get_num_unfinished_requests()
+
+    @property
+    def dead(self) -> bool:
+        return bool(self._engine.errored)
+
+    @property
+    def vocabulary_start(self) -> int:
+        """A token id that begins a text."""
+        tokenizer = self._engine.get_tokenizer()
+        return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else 0
+
+    def stop(self) -> None:
+        self._engine.shutdown()
+
+
+def check_engine_internals(engine: Any) -> None:
+    """Raise EngineError unless the engine's output processor is shaped as `VllmEngine` reads it."""
+    missing = [name for name in _INTERNALS if not hasattr(engine.output_processor, name)]
+    if missing:
+        raise EngineError(f"this vLLM's output processor has no {', '.join(missing)}; install vLLM 0.32")
+
+
+def wait_seconds_since(start: float) -> float:
+    return time.monotonic() - start
