@@ -49,7 +49,7 @@ $(STAMP): requirements.lock pyproject.toml
 	    echo "torch's CPU build is not in the configured indexes; taking it from the PyTorch index"
 	    $(BIN)/pip install --no-deps --retries 2 --extra-index-url $(TORCH_INDEX) "$$torch"
 	  }
-	  $(BIN)/pip install --no-deps -r requirements.lock
+	  $(BIN)/pip install --no-deps --no-compile -r requirements.lock
 	  $(BIN)/pip install --no-deps --no-build-isolation -q -e .
 	  ;;
 	cuda|macos)

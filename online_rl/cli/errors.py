@@ -1,0 +1,28 @@
+"""Failures of a command that its user can do something about."""
+
+import sys
+
+
+class CommandError(Exception):
+    """The command cannot do what was asked. The message says why and what to do."""
+
+
+_EXPECTED = {
+    "online_rl.cli.errors": ("CommandError",),
+    "online_rl.config": ("ConfigError",),
+    "online_rl.service.supervisor": ("StartError",),
+    "online_rl.service.processes": ("AlreadyRunning",),
+    "online_rl.service.database": ("SchemaTooNew",),
+    "online_rl.registry": ("UnknownVersion", "IllegalTransition"),
+    "feedback.database": ("DatabaseUnavailable",),
+}
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """The exception types to report without a traceback. Only of modules that are loaded: others cannot have raised."""
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, names in _EXPECTED.items()
+        if module in sys.modules
+        for name in names
+    )

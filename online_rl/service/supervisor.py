@@ -1,0 +1,196 @@
+"""`up`: start every part, watch over them, stop them all.
+
+The policy engine takes longest by far (about 40 s), so it is started as early as it can be, and what the first answer
+does not need waits for it: the learner starts last, because two cores cannot load two models sooner than one.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy import Engine
+
+from feedback.database import UNAVAILABLE, DatabaseUnavailable, check_database, open_database
+from online_rl.config import Settings
+from online_rl.heartbeat import beat
+from online_rl.registry import Registry
+from online_rl.service import cluster, database
+from online_rl.service.actors import PARTS, Part, log_to_file, start_part, stop_parts
+from online_rl.service.broker import BrokerError, EmbeddedBroker
+from online_rl.service.checks import before_start
+from online_rl.service.processes import ServiceLock, adopt_orphans, end_children
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 600.0
+STOP_PART_SECONDS = 10.0
+END_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+
+Say = Callable[[str], None]
+
+
+class StartError(Exception):
+    """The service cannot start. The message says what to do; nothing is left running."""
+
+
+class Supervisor:
+    """One running service. `start`, then `watch` until `request_stop`, then `stop` (which is always safe to call)."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self.settings = settings
+        self.logs = settings.data_dir.absolute() / "logs"
+        self.bootstrap_servers = settings.kafka.bootstrap_servers or ""
+        self.started_at = time.monotonic()
+        self._say = say
+        self._lock = ServiceLock(settings.data_dir)
+        self._stop = threading.Event()
+        self._broker: EmbeddedBroker | None = None
+        self._engine: Engine | None = None
+        self._actors: list[Any] = []
+        self._clean = True
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def start(self) -> None:
+        """Returns once the policy answers. Raises StartError or AlreadyRunning; then nothing was left running."""
+        self._check()
+        self._clean = False
+        adopt_orphans()
+        log_to_file(self.logs, "supervisor")
+        cluster.prepare_environment(self.settings)
+        try:
+            self._start_all()
+        except (cluster.ClusterError, BrokerError, database.SchemaTooNew, DatabaseUnavailable) as error:
+            raise StartError(f"{error}\n(logs: {self.logs})") from error
+
+    def _check(self) -> None:
+        # The lock comes first: a second start must hear of the first one, not of its port.
+        try:
+            self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            self._lock.acquire(self.settings.url)
+        except OSError as error:
+            raise StartError(
+                f"data_dir: {self.settings.data_dir.absolute()} cannot be written ({error.strerror}); "
+                "set data_dir to a folder that you own"
+            ) from error
+        problems = [str(finding) for finding in before_start(self.settings) if finding.level == "problem"]
+        if problems:
+            raise StartError("\n".join(problems))
+
+    def _start_all(self) -> None:
+        with ThreadPoolExecutor(2, thread_name_prefix="start") as pool:
+            ray_started = pool.submit(self._start_ray)
+            self._start_broker()
+            self._prepare_database()
+            ray_started.result()
+        if self.stopping:
+            return
+        self._say_ready("ray")
+        # Imported here, while nothing else needs the cores, and after the environment is prepared.
+        from serving.app import policy_application
+
+        cluster.start_serve(self.settings)
+        cluster.deploy({cluster.POLICY: policy_application(self.settings, self.bootstrap_servers)})
+        self._deploy_rest()
+        early = [part for part in PARTS if part.name != "learner"]
+        self._start_parts(early)
+        cluster.wait_running(set(cluster.ROUTES), self._say_ready, self._stop.is_set, START_SECONDS)
+        if self.stopping:
+            return
+        self._start_parts([part for part in PARTS if part.name == "learner"])
+
+    def _start_ray(self) -> None:
+        cluster.start_ray(self.settings, self.logs)
+
+    def _start_broker(self) -> None:
+        if self.settings.kafka.bootstrap_servers is not None:
+            return
+        self._broker = EmbeddedBroker(self.logs / "broker.log", self.settings.kafka.embedded_port)
+        self._broker.start()
+        self.bootstrap_servers = self._broker.bootstrap_servers
+        self._say_ready("broker")
+
+    def _prepare_database(self) -> None:
+        self._engine = open_database(self.settings.database_url)
+        check_database(self._engine)
+        database.upgrade(self._engine)
+        Registry(self._engine).ensure_base(self.settings.model_path)
+        self._say_ready("database")
+
+    def _deploy_rest(self) -> None:
+        from feedback.app import feedback_application, inferences_application
+        from online_rl.dashboard.app import ops_application
+
+        cluster.deploy(
+            {
+                "feedback": feedback_application(self.settings),
+                "inferences": inferences_application(self.settings),
+                "operations": ops_application(self.settings),
+            }
+        )
+
+    def _start_parts(self, parts: list[Part]) -> None:
+        for part in parts:
+            self._actors.append(start_part(part, self.settings, self.bootstrap_servers, self.logs))
+
+    def _say_ready(self, name: str) -> None:
+        self._say(f"{name:<12} ready after {time.monotonic() - self.started_at:5.1f} s")
+
+    def watch(self) -> None:
+        """Blocks until `request_stop`; says when the broker had to be started again, and that this process lives."""
+        restarts = 0
+        while not self._stop.wait(WATCH_SECONDS):
+            if self._broker is not None and self._broker.restarts != restarts:
+                restarts = self._broker.restarts
+                self._say(f"broker       died and was started again ({restarts} so far)")
+            self._beat()
+
+    def _beat(self) -> None:
+        assert self._engine is not None
+        try:
+            beat(self._engine, "supervisor", "running")
+            if self._broker is not None:
+                state = "running" if self._broker.pid else "restarting"
+                beat(
+                    self._engine, "broker", state, f"{self._broker.bootstrap_servers}, {self._broker.restarts} restarts"
+                )
+        except UNAVAILABLE as error:
+            log.warning("no heartbeat: %s", type(error).__name__)
+
+    def stop(self) -> None:
+        """End every part and every process below this one. Requests in flight may finish; then the broker goes."""
+        self._stop.set()
+        if not self._clean:
+            self._clean = True
+            stop_parts(self._actors, STOP_PART_SECONDS)
+            cluster.stop_ray()
+            if self._broker is not None:
+                self._broker.stop()
+            left = end_children(END_SECONDS)
+            log.info("stopped; %d processes had to be ended", len(left))
+        if self._engine is not None:
+            self._engine.dispose()
+        self._lock.release()
+
+
+def handle_signals(supervisor: Supervisor, say: Say) -> None:
+    """Ctrl-C and SIGTERM stop the service in order; a second one changes nothing, stopping takes a few seconds."""
+
+    def on_signal(_number: int, _frame: Any) -> None:
+        if not supervisor.stopping:
+            say("stopping ...")
+        supervisor.request_stop()
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
