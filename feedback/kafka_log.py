@@ -31,6 +31,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 TIMEOUT_MS = 5_000
 DELIVERY_TIMEOUT_MS = 10_000
 IDENTITY_CHECK_SECONDS = 1.0
+FETCH_WAIT_MS = 100
+"""Tansu 0.6 looks for new messages only at the ends of a waiting fetch: with the client's 500 a message waits 250."""
 
 T = TypeVar("T")
 Admin = Any
@@ -199,6 +201,7 @@ class KafkaLog:
                 auto_offset_reset="earliest",
                 allow_auto_create_topics=False,
                 max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
+                fetch_max_wait_ms=FETCH_WAIT_MS,
             )
         except (KafkaError, OSError) as error:
             raise self._unavailable("open a consumer", error) from error
