@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from serving.context import RequestContext, current_request
@@ -19,6 +20,7 @@ from serving.weight_labels import Verdict, WeightLabels
 
 logger = logging.getLogger(__name__)
 
+_FAILED = "capture of inference %s failed"
 _TURN = re.compile(r"_(\d+)$")
 _PROMPT = re.compile(r"-(\d+)$")
 _ADAPTER_VERSION = re.compile(r"@v(\d+)$")
@@ -92,7 +94,7 @@ class Record:
             logprobs=_sampled_logprobs(sampled.token_ids, sampled.logprobs),
             text=sampled.text,
             finish_reason="abort",
-            label_spans=[(label, start, after) for (label, start), (_, after) in zip(starts, starts[1:], strict=False)],
+            label_spans=[(label, start, after) for (label, start), (_, after) in pairwise(starts)],
         )
 
 
@@ -194,6 +196,7 @@ class Capture:
             for one in sampled:
                 record.add_aborted(one)
         except Exception:
+            logger.exception(_FAILED, record.context.inference_id)
             self._fail(record)
 
     def _open(self, context: RequestContext, sampling_params: Any, request_id: str, adapter: Any) -> Record | None:
@@ -227,6 +230,7 @@ class Capture:
                 if record.context.policy_version is None:
                     record.context.policy_version = self._version_of_first_token(record)
         except Exception:
+            logger.exception(_FAILED, record.context.inference_id)
             self._fail(record)
 
     def _version_of_first_token(self, record: Record) -> int | None:
@@ -239,7 +243,6 @@ class Capture:
     def _fail(self, record: Record) -> None:
         record.broken = True
         self.failed += 1
-        logger.exception("capture of inference %s failed", record.context.inference_id)
 
     def _close(self, record: Record | None) -> None:
         if record is None:
@@ -254,6 +257,7 @@ class Capture:
             try:
                 self._emit(record, index, choice, finished_at)
             except Exception:
+                logger.exception(_FAILED, record.context.inference_id)
                 self._fail(record)
 
     def _emit(self, record: Record, index: int, choice: _Choice, finished_at: float) -> None:

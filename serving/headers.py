@@ -4,6 +4,7 @@ The response's start is held until the first piece of its body, because only the
 token is known; nothing else is held, so streaming stays streaming.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -60,6 +61,9 @@ class RequestMiddleware:
         try:
             await self.app(scope, receive, response.send)
             status = 500 if context.engine_failed else response.status or 499
+        except asyncio.CancelledError:  # how Ray Serve says that the client went away
+            status = 499
+            raise
         finally:
             current_request.reset(token)
             context.close()

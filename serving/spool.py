@@ -56,7 +56,7 @@ class _State:
 
 
 def claim_slot(folder: Path) -> tuple[int, Any]:
-    """The lowest number whose folder no living process holds, and its lock (held until it is closed or the process dies).
+    """The lowest number whose folder no living process holds, and its lock: held until closed, or the process dies.
 
     A replica that starts again after a crash so finds what it had spooled.
     """
@@ -93,7 +93,10 @@ class Spool:
         identity_seconds: float = 2.0,
         retry_seconds: tuple[float, float] = (0.1, 5.0),
         clock: Callable[[], float] = time.time,
+        held: Any = None,
     ) -> None:
+        """`held`: whatever must live as long as the spool does (the lock of its slot)."""
+        self._held = held
         self.counts = SpoolCounts()
         self.log_available = True
         self._log = log

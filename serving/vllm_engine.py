@@ -6,7 +6,6 @@ by `check_engine_internals`, so that another version fails at start and not in t
 
 import asyncio
 import os
-import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -88,7 +87,7 @@ def parse_arguments(options: EngineOptions) -> Namespace:
         else:
             line += [f"--{name}", str(value)]
     try:
-        return make_arg_parser(FlexibleArgumentParser(exit_on_error=False)).parse_args(line)
+        return Namespace(**vars(make_arg_parser(FlexibleArgumentParser()).parse_args(line)))
     except SystemExit:
         raise EngineError("serving.engine_args holds an argument that `vllm serve` does not take") from None
 
@@ -129,7 +128,7 @@ class VllmEngine:
         tasks = await self._engine.get_supported_tasks()
         app = build_app(self._arguments, tasks, self._engine.model_config)
         await init_app_state(self._engine, app.state, self._arguments, tasks)
-        # vLLM's handler for a dead engine stops its own HTTP server; here Ray Serve's health check replaces the replica.
+        # vLLM's handler for a dead engine stops its own HTTP server; here Ray Serve's health check replaces all.
         app.state.server = Namespace(should_exit=False)
         self._models = app.state.openai_serving_models
         return app
@@ -185,7 +184,8 @@ class VllmEngine:
     def observe_requests(self, app: Any, before: Callable[[Any], Awaitable[str | None]]) -> None:
         """Have `before(request)` see each parsed request of the generating routes, before the engine's handler.
 
-        It may change the request (its model, its id); a text it returns refuses the request: 404 in vLLM's shape.
+        It may change the request's model; a text it returns refuses the request: 404 in vLLM's shape. The route
+        ``/v1/responses`` takes the response's id from the body, not from the header as the others do.
         """
         from http import HTTPStatus
 
@@ -199,18 +199,23 @@ class VllmEngine:
             if handler is None:
                 continue
 
-            def wrap(handler: Any, original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            def wrap(
+                handler: Any, original: Callable[..., Awaitable[Any]], names_itself: bool
+            ) -> Callable[..., Awaitable[Any]]:
                 async def observed(request: Any, raw_request: Any = None) -> Any:
                     refusal = await before(request)
                     if refusal is not None:
                         return handler.create_error_response(
                             refusal, err_type="NotFoundError", status_code=HTTPStatus.NOT_FOUND, param="model"
                         )
+                    if names_itself and raw_request is not None:
+                        request.request_id = f"resp_{raw_request.headers['x-request-id']}"
                     return await original(request, raw_request)
 
                 return observed
 
-            setattr(handler, method, wrap(handler, getattr(handler, method)))
+            names_itself = attribute == "openai_serving_responses"
+            setattr(handler, method, wrap(handler, getattr(handler, method), names_itself))
 
     def list_versions(self, app: Any, versions: Callable[[], Sequence[tuple[str, str | None, str]]]) -> None:
         """Add a card for each (name, parent, root) of `versions()` to ``GET /v1/models``."""
@@ -354,7 +359,3 @@ def check_engine_internals(engine: Any) -> None:
     missing = [name for name in _INTERNALS if not hasattr(engine.output_processor, name)]
     if missing:
         raise EngineError(f"this vLLM's output processor has no {', '.join(missing)}; install vLLM 0.32")
-
-
-def wait_seconds_since(start: float) -> float:
-    return time.monotonic() - start
