@@ -25,6 +25,8 @@ class Registry:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        # See `feedback.database.read_only`: on SQLite, reading then takes no write lock.
+        self._reader = engine.execution_options(online_rl_read_only=True)
 
     def ensure_base(self, artifact: str) -> PolicyVersion:
         """Register the base model as version 0, live unless another version is. Safe to call at every start."""
@@ -36,7 +38,7 @@ class Registry:
 
     def next_version(self) -> int:
         """The number after the highest one registered."""
-        with self._engine.connect() as connection:
+        with self._reader.connect() as connection:
             highest = connection.scalar(sa.select(sa.func.max(policy_versions.c.version)))
         return BASE_VERSION + 1 if highest is None else highest + 1
 
@@ -54,19 +56,19 @@ class Registry:
 
     def get(self, version: int) -> PolicyVersion:
         """Raises UnknownVersion."""
-        with self._engine.connect() as connection:
+        with self._reader.connect() as connection:
             found = self._row(connection, version)
         if found is None:
             raise UnknownVersion(f"policy version {version} is not registered")
         return found
 
     def live(self) -> PolicyVersion | None:
-        with self._engine.connect() as connection:
+        with self._reader.connect() as connection:
             return self._live(connection)
 
     def list(self) -> list[PolicyVersion]:
         """All versions, oldest first."""
-        with self._engine.connect() as connection:
+        with self._reader.connect() as connection:
             rows = connection.execute(sa.select(policy_versions).order_by(policy_versions.c.version))
             return [PolicyVersion.model_validate(dict(row._mapping)) for row in rows]
 
@@ -107,7 +109,7 @@ class Registry:
 
     def frozen(self) -> bool:
         """Whether an operator has stopped learning. Serving goes on."""
-        with self._engine.connect() as connection:
+        with self._reader.connect() as connection:
             return bool(connection.scalar(sa.select(controls.c.value).where(controls.c.name == _FROZEN)))
 
     def set_frozen(self, frozen: bool, reason: str) -> None:

@@ -1,0 +1,49 @@
+"""The one shape of all policy objectives: `ObjectiveInputs` → (loss, metrics)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Metrics = dict[str, float]
+
+
+class MissingBehaviorLogprobs(ValueError):
+    """The objective weighs by what the serving engine sampled with, and a trajectory does not carry it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveInputs:
+    """The action tokens of some trajectories of a batch, flat: ``T`` tokens, ``B`` trajectories.
+
+    A batch may be given in several parts (micro-batches); a trajectory is never split. The totals are those of the
+    whole batch, so that the parts' losses add up to the batch's.
+    """
+
+    policy_logprobs: Tensor
+    """float ``[T]``, with gradient: log π(token) under the weights in training."""
+    behavior_logprobs: Tensor | None
+    """float ``[T]``: what the engine logged while sampling; None where the transport carries none."""
+    advantages: Tensor
+    """float ``[T]``, no gradient."""
+    rewards: Tensor
+    """float ``[B]``."""
+    lengths: Tensor
+    """long ``[B]``: action tokens of each trajectory; sums to T."""
+    groups: Tensor
+    """long ``[B]``: trajectories of the same prompt share a number."""
+    total_tokens: int
+    """Action tokens of the whole batch."""
+    total_trajectories: int
+    """Trajectories of the whole batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A policy objective by name, and what it needs of the trajectories."""
+
+    name: str
+    loss: Callable[[ObjectiveInputs], tuple[Tensor, Metrics]]
+    """Returns the scalar to minimise and figures about the inputs it was given."""
+    needs_behavior_logprobs: bool
+    """Trajectories without them are refused at admission."""

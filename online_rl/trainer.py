@@ -1,0 +1,239 @@
+"""One update: value updates, then advantages, then one policy update.
+
+::
+
+    batch ─► value model  V ─┬─ K × (squared error to the return ─► step)
+                             ▼ values of the first pass ("before")
+             base model  logπ_base ─► advantages = GAE(r, V) − β (logπ − logπ_base)
+                             ▼
+             policy      logπ ─► objective ─► step
+
+The forward pass of the first value update also gives the values for the advantages, and the policy's forward pass
+also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feedback.schemas import Trajectory
+from online_rl.adam import NamedAdam
+from online_rl.advantages import compute_advantages, penalise_divergence
+from online_rl.batch import Batch, TrainingPack, make_batch
+from online_rl.objectives import Objective, ObjectiveInputs, make_objective
+from online_rl.policy_model import PolicyModel
+from online_rl.settings import LearnerSettings
+from online_rl.update_metrics import describe_policy, describe_trajectories, describe_values
+from online_rl.value_model import ValueModel, value_loss
+
+
+class UpdateFailed(RuntimeError):
+    """A loss or a gradient was not finite. Weights and optimisers are as before the update."""
+
+
+@dataclass
+class Counters:
+    """How far training has come; part of every checkpoint."""
+
+    updates: int = 0
+    value_updates: int = 0
+    entropy_skips: int = 0
+
+
+class Trainer:
+    """Owns both models and their optimisers. `update` either completes or leaves everything as it was."""
+
+    def __init__(self, policy: PolicyModel, value: ValueModel, settings: LearnerSettings) -> None:
+        self.policy = policy
+        self.value = value
+        self.settings = settings
+        self.objective: Objective = make_objective(settings)
+        self.counters = Counters()
+        decay = settings.weight_decay
+        self._policy_optimizer = NamedAdam(
+            policy.parameters(), learning_rate=settings.learning_rate, weight_decay=decay
+        )
+        self._value_optimizer = NamedAdam(
+            value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=decay
+        )
+
+    def update(self, trajectories: Sequence[Trajectory], *, current_version: int = 0) -> dict[str, float]:
+        """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed."""
+        saved = {name: tensor.clone() for name, tensor in self.tensors().items()}
+        counters = Counters(**vars(self.counters))
+        try:
+            return self._update(trajectories, current_version)
+        except UpdateFailed:
+            self.load(saved)
+            self.counters = counters
+            raise
+
+    def _update(self, trajectories: Sequence[Trajectory], current_version: int) -> dict[str, float]:
+        started = time.perf_counter()
+        batch = make_batch(
+            trajectories,
+            max_tokens=self.settings.micro_batch_tokens,
+            gamma=self.settings.gamma,
+            device=self.policy.device,
+        )
+        values, value_metrics = self._update_value(batch)
+        middle = time.perf_counter()
+        policy_metrics = self._update_policy(batch, values)
+        self.counters.updates += 1
+        ended = time.perf_counter()
+        seconds = {
+            "seconds/value": middle - started,
+            "seconds/policy": ended - middle,
+            "seconds/update": ended - started,
+        }
+        return describe_trajectories(trajectories, current_version) | value_metrics | policy_metrics | seconds
+
+    def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
+        """K value updates (more before the first policy update); values ``[T]`` of each pack for the advantages."""
+        steps = self.settings.value_updates
+        if self.counters.updates == 0:
+            steps = max(steps, self.settings.value_warmup)
+        before: list[Tensor] = []
+        losses: list[float] = []
+        norms: list[float] = []
+        for step in range(steps):
+            values, loss, norm = self._step_value(batch, before)
+            losses.append(loss)
+            norms.append(norm)
+            if step == 0:
+                before = values
+        if not before or self.settings.advantages_from == "after":
+            with torch.no_grad():
+                after = [self.value.values(part.pack) for part in batch.packs]
+        else:
+            after = before
+        metrics = describe_values(
+            values=torch.cat(before or after),
+            returns=torch.cat([part.returns for part in batch.packs]),
+            losses=losses,
+            norms=norms,
+        )
+        return after, metrics
+
+    def _step_value(self, batch: Batch, before: Sequence[Tensor]) -> tuple[list[Tensor], float, float]:
+        """One value update; returns the values it started from, its loss and its gradient norm."""
+        self._value_optimizer.zero_grad()
+        found: list[Tensor] = []
+        total = 0.0
+        for index, part in enumerate(batch.packs):
+            values = self.value.values(part.pack)
+            loss = value_loss(
+                values,
+                part.returns,
+                total_tokens=batch.total_tokens,
+                before=before[index] if before else values.detach(),
+                clip=self.settings.value_clip,
+            )
+            loss.backward()
+            total += loss.item()
+            found.append(values.detach())
+        norm = self._value_optimizer.clip(self.settings.max_grad_norm)
+        require_finite("value", total, norm)
+        self._value_optimizer.step()
+        self.counters.value_updates += 1
+        return found, total, norm
+
+    def _update_policy(self, batch: Batch, values: Sequence[Tensor]) -> dict[str, float]:
+        self._policy_optimizer.zero_grad()
+        parts: list[PolicyPart] = []
+        total = 0.0
+        for part, part_values in zip(batch.packs, values, strict=True):
+            base_logprobs = self.policy.score_base(part.pack).logprobs
+            scores = self.policy.score(part.pack)
+            advantages = compute_advantages(
+                part_values,
+                part.token_rewards,
+                part.pack.lengths,
+                gamma=self.settings.gamma,
+                alpha=self.settings.gae_alpha,
+            )
+            guarded = penalise_divergence(advantages, scores.logprobs, base_logprobs, self.settings.kl_coefficient)
+            loss, _ = self.objective.loss(objective_inputs(part, scores.logprobs, guarded, batch))
+            loss.backward()
+            total += loss.item()
+            parts.append(
+                PolicyPart(scores.logprobs.detach(), scores.entropies, base_logprobs, advantages, guarded, part)
+            )
+        norm = self._policy_optimizer.clip(self.settings.max_grad_norm)
+        require_finite("policy", total, norm)
+        metrics = describe_policy(
+            logprobs=torch.cat([part.logprobs for part in parts]),
+            base_logprobs=torch.cat([part.base_logprobs for part in parts]),
+            entropies=torch.cat([part.entropies for part in parts]),
+            advantages=torch.cat([part.advantages for part in parts]),
+        )
+        metrics |= self._describe_objective(parts, batch)
+        metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0}
+        if metrics["policy/entropy"] < self.settings.entropy_floor:
+            self.counters.entropy_skips += 1
+            return metrics | {"policy/skipped": 1.0}
+        self._policy_optimizer.step()
+        return metrics
+
+    @torch.no_grad()
+    def _describe_objective(self, parts: "Sequence[PolicyPart]", batch: Batch) -> dict[str, float]:
+        """The objective's figures of the whole batch, from the log-probabilities that are there already."""
+        behavior = [part.source.behavior_logprobs for part in parts]
+        inputs = ObjectiveInputs(
+            policy_logprobs=torch.cat([part.logprobs for part in parts]),
+            behavior_logprobs=None
+            if any(b is None for b in behavior)
+            else torch.cat([b for b in behavior if b is not None]),
+            advantages=torch.cat([part.guarded for part in parts]),
+            rewards=torch.cat([part.source.rewards for part in parts]),
+            lengths=torch.cat([part.source.pack.lengths for part in parts]),
+            groups=torch.cat([part.source.groups for part in parts]),
+            total_tokens=batch.total_tokens,
+            total_trajectories=batch.total_trajectories,
+        )
+        return self.objective.loss(inputs)[1]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that training changes, by name; the tensors in use."""
+        policy = {f"policy/{name}": tensor for name, tensor in self._policy_optimizer.tensors().items()}
+        value = {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
+        return policy | value
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set what `tensors` returned before. Raises KeyError or RuntimeError where a name or shape differs."""
+        for prefix, optimizer in (("policy/", self._policy_optimizer), ("value/", self._value_optimizer)):
+            optimizer.load({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPart:
+    """What the policy update of one pack computed, detached, ``[T]`` each."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    base_logprobs: Tensor
+    advantages: Tensor
+    guarded: Tensor
+    source: TrainingPack
+
+
+def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, batch: Batch) -> ObjectiveInputs:
+    return ObjectiveInputs(
+        policy_logprobs=logprobs,
+        behavior_logprobs=part.behavior_logprobs,
+        advantages=advantages,
+        rewards=part.rewards,
+        lengths=part.pack.lengths,
+        groups=part.groups,
+        total_tokens=batch.total_tokens,
+        total_trajectories=batch.total_trajectories,
+    )
+
+
+def require_finite(area: str, loss: float, norm: float) -> None:
+    """Raise UpdateFailed unless both are finite."""
+    if not torch.isfinite(torch.tensor([loss, norm])).all():
+        raise UpdateFailed(f"{area} update: loss {loss}, gradient norm {norm}; the step was not taken")
