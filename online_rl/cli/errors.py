@@ -10,6 +10,7 @@ class CommandError(Exception):
 _EXPECTED = {
     "online_rl.cli.errors": ("CommandError",),
     "online_rl.config": ("ConfigError",),
+    "online_rl.demo.options": ("DemoError",),
     "online_rl.service.supervisor": ("StartError",),
     "online_rl.service.processes": ("AlreadyRunning",),
     "online_rl.service.database": ("SchemaTooNew",),
