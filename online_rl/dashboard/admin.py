@@ -1,7 +1,7 @@
 """The routes under ``/admin``: what the service knows, and what an operator can change."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from online_rl.dashboard import queries, rewards
+from online_rl.dashboard.deliveries import Deliveries
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.status import Status
 from online_rl.registry import Registry
@@ -16,14 +17,6 @@ from online_rl.schemas import PolicyVersion
 
 PING_S = 10
 Limit = Annotated[int, Query(ge=1, le=5000)]
-
-
-class Deliveries(Protocol):
-    """Asks for another version to answer. The deployer does it, with proof; these only record the wish."""
-
-    def promote(self, version: int, reason: str) -> PolicyVersion: ...
-
-    def roll_back(self, to: int | None, reason: str) -> PolicyVersion: ...
 
 
 class Change(BaseModel):
@@ -59,11 +52,11 @@ def admin_routes(engine: Engine, registry: Registry, deliveries: Deliveries, fee
     def versions() -> dict[str, Any]:
         return queries.read_versions(engine, registry)
 
-    @router.post("/versions/{version}/promote", status_code=202, dependencies=changes)
+    @router.post("/versions/{version}/promote", dependencies=changes)
     def promote(version: int, change: Change) -> PolicyVersion:
         return deliveries.promote(version, change.reason)
 
-    @router.post("/rollback", status_code=202, dependencies=changes)
+    @router.post("/rollback", dependencies=changes)
     def rollback(change: RollbackChange) -> PolicyVersion:
         return deliveries.roll_back(change.to, change.reason)
 

@@ -6,10 +6,8 @@ from ray import serve
 
 from feedback.database import open_database
 from online_rl.config import Settings
-from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.http_app import create_app
 from online_rl.dashboard.policy_client import base_url
-from online_rl.registry import Registry
 
 
 def ops_application(settings: Settings) -> serve.Application:
@@ -29,4 +27,4 @@ class OpsDeployment:
         settings = self._settings
         engine = open_database(settings.database_url)
         http = httpx.AsyncClient(base_url=base_url(settings.serving.host, settings.serving.port), timeout=60.0)
-        return create_app(engine, settings, http=http, deliveries=RegistryDeliveries(Registry(engine)))
+        return create_app(engine, settings, http=http)

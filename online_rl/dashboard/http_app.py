@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 
 from feedback.database import UNAVAILABLE
 from online_rl.config import Settings
-from online_rl.dashboard.admin import Deliveries, admin_routes
+from online_rl.dashboard.admin import admin_routes
+from online_rl.dashboard.deliveries import Deliveries
 from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.policy_client import PolicyClient
@@ -57,7 +58,6 @@ def create_app(
     settings: Settings,
     *,
     http: httpx.AsyncClient,
-    deliveries: Deliveries,
     started_at: float | None = None,
 ) -> FastAPI:
     """The application over `engine`; `http` reaches the policy application and is closed with this one."""
@@ -70,9 +70,10 @@ def create_app(
     app = FastAPI(
         title="Online RL", docs_url=None, redoc_url=None, openapi_url="/admin/openapi.json", lifespan=lifespan
     )
+    registry = Registry(engine)
     feed = StatusFeed(engine, started_at=time.time() if started_at is None else started_at)
     app.include_router(probe_routes(feed, PolicyClient(http)))
-    app.include_router(admin_routes(engine, Registry(engine), deliveries, feed))
+    app.include_router(admin_routes(engine, registry, Deliveries(registry), feed))
     app.mount("/dashboard", PageFiles(directory=STATIC, html=True), name="dashboard")
 
     @app.get("/", include_in_schema=False)

@@ -7,9 +7,11 @@ from sqlalchemy import Engine
 
 from feedback.database import read_only
 from feedback.tables import dead_letters, trajectories
+from online_rl.dashboard.deliveries import can_promote
 from online_rl.registry import Registry
-from online_rl.schemas import TRANSITIONS, PolicyVersion, VersionState
+from online_rl.schemas import BASE_VERSION, PolicyVersion, VersionState
 from online_rl.tables import drift_events, updates
+from serving.tables import rollouts
 
 
 def read_updates(engine: Engine, since: int | None, limit: int) -> list[dict[str, Any]]:
@@ -41,43 +43,38 @@ def read_dead_letters(engine: Engine, limit: int) -> dict[str, Any]:
 def read_versions(engine: Engine, registry: Registry) -> dict[str, Any]:
     """Every version, oldest first, with when it became live, the rewards it earned, and what may be done with it."""
     versions = registry.list()
+    live_times = _live_times(engine)
     earned = {row["version"]: row for row in _rows(engine, _earned())}
     shown = [
         version.model_dump(mode="json")
         | {
-            "live_at": live_at,
+            "live_at": _live_at(version, live_times),
             "rewards": earned.get(version.version, {}).get("rewards", 0),
             "reward_mean": earned.get(version.version, {}).get("reward_mean"),
-            "can_promote": VersionState.LIVE in TRANSITIONS[version.state],
+            "can_promote": can_promote(version),
         }
-        for version, live_at in zip(versions, find_live_times(versions), strict=True)
+        for version in versions
     ]
     live = next((version.version for version in versions if version.state is VersionState.LIVE), None)
     former = any(version.state is VersionState.RETIRED for version in versions)
     return {"live": live, "can_roll_back": live is not None and former, "versions": shown}
 
 
-def find_live_times(versions: list[PolicyVersion]) -> list[float | None]:
-    """When each version became live (Unix seconds), None where it never was or it is not known.
-
-    The one that is live changed last when it became so. One that is not was replaced by another, at the same moment
-    as that became live; and versions become live in the order of their numbers unless an operator goes back.
-    """
-    times: list[float | None] = []
-    before: PolicyVersion | None = None
-    for version in versions:
-        if version.state is VersionState.LIVE:
-            times.append(version.changed_at)
-        elif version.state in (VersionState.RETIRED, VersionState.ROLLED_BACK):
-            times.append(version.created_at if before is None else max(version.created_at, before.changed_at))
-        else:
-            times.append(None)
-            continue
-        before = version
-    return times
+def _live_at(version: PolicyVersion, delivered: dict[int, float]) -> float | None:
+    """When it became live the last time; None where it never was. The base and promotions by hand have no rollout."""
+    if version.state is VersionState.LIVE:
+        return version.changed_at
+    return delivered.get(version.version, version.created_at if version.version == BASE_VERSION else None)
 
 
-def _earned() -> sa.Select[tuple[int, int, float]]:
+def _live_times(engine: Engine) -> dict[int, float]:
+    """Version → when it was last delivered to all replicas (Unix seconds)."""
+    wanted = sa.select(rollouts.c.version, sa.func.max(rollouts.c.finished_at).label("at"))
+    rows = _rows(engine, wanted.where(rollouts.c.state == "live").group_by(rollouts.c.version))
+    return {row["version"]: row["at"] for row in rows if row["at"] is not None}
+
+
+def _earned() -> sa.Select[Any, int, Any]:
     return (
         sa.select(
             trajectories.c.oldest_version.label("version"),
@@ -89,6 +86,6 @@ def _earned() -> sa.Select[tuple[int, int, float]]:
     )
 
 
-def _rows(engine: Engine, wanted: sa.Select[Any]) -> list[dict[str, Any]]:
+def _rows(engine: Engine, wanted: sa.Select[*tuple[Any, ...]]) -> list[dict[str, Any]]:
     with read_only(engine).connect() as connection:
         return [dict(row._mapping) for row in connection.execute(wanted)]

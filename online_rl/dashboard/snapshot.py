@@ -11,6 +11,7 @@ from online_rl.dashboard.rewards import WINDOW
 from online_rl.dashboard.status import PartStatus, Snapshot, Status
 from online_rl.schemas import BASE_VERSION, VersionState
 from online_rl.tables import controls, drift_events, drops, parts, policy_versions, trainings, updates
+from serving.tables import replicas
 
 RECENT_S = 300.0
 """What the page calls the last minutes."""
@@ -19,23 +20,23 @@ RECENT_S = 300.0
 def read_snapshot(engine: Engine, started_at: float, now: float) -> Snapshot:
     """The service at `now` (Unix seconds). Raises sqlalchemy's errors."""
     with read_only(engine).connect() as connection:
-        versions, changed_at = _one(connection, sa.func.count(), sa.func.max(policy_versions.c.changed_at))
-        drifts, recovered = _one(
-            connection, sa.func.count(drift_events.c.id), sa.func.count(drift_events.c.recovered_at)
-        )
+        changed_at = connection.scalar(sa.select(sa.func.max(policy_versions.c.changed_at)))
+        drifts = _count(connection, drift_events)
+        recovered = connection.scalar(sa.select(sa.func.count(drift_events.c.recovered_at)))
         newest = _first(connection, sa.select(updates).order_by(updates.c.update.desc()))
         frozen = _first(connection, sa.select(controls).where(controls.c.name == "learning_frozen"))
         released, trained = _count(connection, trajectories), _count(connection, trainings)
         dropped = _by(connection, drops.c.reason)
         latest = _latest_rewards(connection)
         minutes, rated = _since(connection, now - RECENT_S)
+        asked, failed = _requests(connection)
         letters = _count(connection, dead_letters)
         live = _first(connection, sa.select(policy_versions).where(policy_versions.c.state == VersionState.LIVE))
         status = Status(
             live_version=None if live is None else live.version,
             versions_published=_published(connection),
-            requests=0,
-            failed_requests=0,
+            requests=asked,
+            failed_requests=failed,
             feedback_accepted=_count(connection, feedback),
             generations_stored=_count(connection, generations),
             trajectories_released=released,
@@ -55,21 +56,17 @@ def read_snapshot(engine: Engine, started_at: float, now: float) -> Snapshot:
             rewards_last_minutes=rated,
             feedback_by_status=_by(connection, feedback.c.status),
             answers_dropped=_by(connection, generations.c.drop_reason, generations.c.state == "dropped"),
-            parts={row.name: PartStatus(**row._mapping) for row in connection.execute(sa.select(parts))},
+            parts=_parts(connection),
             seconds=max(0.0, now - started_at),
         )
     revisions = {
-        "versions": (changed_at or 0.0) + versions,
+        "versions": changed_at or 0.0,
         "rewards": released,
         "updates": status.updates,
-        "drift": drifts + recovered,
+        "drift": drifts + (recovered or 0),
         "dead_letters": letters,
     }
     return Snapshot(status=status, revisions=revisions)
-
-
-def _one(connection: Connection, *columns: sa.ColumnElement[Any]) -> sa.Row[Any]:
-    return connection.execute(sa.select(*columns)).one()
 
 
 def _first(connection: Connection, wanted: sa.Select[Any]) -> sa.Row[Any] | None:
@@ -88,6 +85,25 @@ def _published(connection: Connection) -> int:
 def _by(connection: Connection, column: sa.ColumnElement[str], *where: sa.ColumnElement[bool]) -> dict[str, int]:
     rows = connection.execute(sa.select(column, sa.func.count()).where(*where).group_by(column).order_by(column))
     return {name: number for name, number in rows if name is not None}
+
+
+def _requests(connection: Connection) -> tuple[int, int]:
+    """Requests that the replicas were asked, and how many of them failed."""
+    sums = sa.select(sa.func.sum(replicas.c.requests), sa.func.sum(replicas.c.failed_requests))
+    asked, failed = connection.execute(sums).one()
+    return int(asked or 0), int(failed or 0)
+
+
+def _parts(connection: Connection) -> dict[str, PartStatus]:
+    """The background parts and the engine replicas, which report to a table of their own."""
+    reported = {
+        row.name: PartStatus(**row._mapping) for row in connection.execute(sa.select(parts).order_by(parts.c.name))
+    }
+    for row in connection.execute(sa.select(replicas).order_by(replicas.c.replica_id)):
+        detail = row.detail or (f"version {row.actual_version}" if row.actual_version is not None else "")
+        name = f"policy {row.replica_id}"
+        reported[name] = PartStatus(state=row.state, detail=detail, heartbeat_at=row.heartbeat_at)
+    return reported
 
 
 def _latest_rewards(connection: Connection) -> list[float]:

@@ -13,7 +13,6 @@ from sqlalchemy import Engine
 from feedback.database import open_database
 from online_rl.config import Settings
 from online_rl.dashboard.http_app import create_app
-from tests.fakes.deliveries import RecordedDeliveries
 from tests.ops.seed import create_tables, seed
 
 
@@ -50,7 +49,7 @@ def http(policy_requests: list[httpx.Request]) -> httpx.AsyncClient:
 
 
 def client_of(engine: Engine, http: httpx.AsyncClient, **settings: Any) -> TestClient:
-    app = create_app(engine, Settings(**settings), http=http, deliveries=RecordedDeliveries(engine))
+    app = create_app(engine, Settings(**settings), http=http)
     return TestClient(app, raise_server_exceptions=False)
 
 

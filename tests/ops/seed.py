@@ -5,6 +5,7 @@ from sqlalchemy import Connection, Engine
 
 import feedback.tables
 import online_rl.tables
+import serving.tables
 from tests.ops.history import History, Rated, Updated, simulate
 
 REJECTED = "probe: further from version 23 than from its parent (mean 0.21, tolerance 0.15)"
@@ -12,7 +13,7 @@ REJECTED = "probe: further from version 23 than from its parent (mean 0.21, tole
 
 def create_tables(engine: Engine) -> None:
     """The tables of the packages whose data the operations application reads."""
-    for metadata in (feedback.tables.metadata, online_rl.tables.metadata):
+    for metadata in (feedback.tables.metadata, online_rl.tables.metadata, serving.tables.metadata):
         metadata.create_all(engine)
 
 
@@ -25,6 +26,7 @@ def seed(engine: Engine, now: float, *, per_taste: int = 320) -> History:
         _add_learning(connection, history)
         _add_versions(connection, history)
         _add_parts(connection, now)
+        _add_replica(connection, now, live=max(one.update for one in history.updated if not one.rejected))
         _add_dead_letter(connection, now)
     return history
 
@@ -105,6 +107,15 @@ def _add_versions(connection: Connection, history: History) -> None:
         }
         state = "rejected" if one.rejected else "live" if one.update == live else "retired"
         rows.append(_version(one.update, _parent(one, kept), state, one.at, live_at=one.at + 2.5, metrics=metrics))
+    delivered = [
+        {
+            "version": row["version"], "previous": row["parent"], "state": "live", "started_at": row["created_at"],
+            "finished_at": row["changed_at"],
+        }
+        for row in rows[1:]
+        if row["state"] != "rejected"
+    ]  # fmt: skip
+    connection.execute(sa.insert(serving.tables.rollouts), delivered)
     _retire(rows)
     connection.execute(sa.insert(online_rl.tables.policy_versions), rows)
 
@@ -134,7 +145,6 @@ def _retire(rows: list[dict[str, object]]) -> None:
 
 def _add_parts(connection: Connection, now: float) -> None:
     said = {
-        "policy 0": ("running", "version 59, 3 requests", 1.0),
         "assembler": ("running", "", 1.6),
         "learner": ("updating", "update 61, 16 trajectories", 2.2),
         "deployer": ("running", "", 0.7),
@@ -146,6 +156,16 @@ def _add_parts(connection: Connection, now: float) -> None:
                 name=name, pid=1000, state=state, detail=detail, heartbeat_at=now - age
             )
         )
+
+
+def _add_replica(connection: Connection, now: float, *, live: int) -> None:
+    connection.execute(
+        sa.insert(serving.tables.replicas).values(
+            replica_id="0", assigned_version=live, actual_version=live, state="serving", heartbeat_at=now - 0.4,
+            started_at=now - 2500, proof={}, detail="", requests=1011, failed_requests=0, captured=1004,
+            capture_failures=0, spool_dropped=0,
+        )
+    )  # fmt: skip
 
 
 def _add_dead_letter(connection: Connection, now: float) -> None:

@@ -28,6 +28,10 @@ def test_the_status_counts_what_happened(client: TestClient) -> None:
     status = get(client, "/admin/status")
     assert status["live_version"] == 15
     assert status["versions_published"] == 15
+    assert (status["requests"], status["failed_requests"]) == (1011, 0)
+    assert status["parts"]["policy 0"] | {"heartbeat_at": 0} == {
+        "state": "serving", "detail": "version 15", "heartbeat_at": 0,
+    }  # fmt: skip
     assert status["feedback_accepted"] == status["generations_stored"] == status["trajectories_released"] == 240
     assert status["trajectories_dropped"] == {"stale": 1}
     assert status["trajectories_trained"] == 239
@@ -71,10 +75,40 @@ def test_versions_come_with_what_they_earned_and_what_may_be_done(client: TestCl
     assert became_live == sorted(became_live)
 
 
-def test_promotion_is_a_wish_for_the_deployer(client: TestClient) -> None:
-    response = client.post("/admin/versions/14/promote", json={"reason": "v15 is rude"})
-    assert response.status_code == 202
-    assert get(client, "/admin/versions")["live"] == 15, "only the deployer makes a version live, with proof"
+def test_promoting_makes_a_former_version_live(client: TestClient) -> None:
+    response = client.post("/admin/versions/12/promote", json={"reason": "v15 is rude"})
+    assert response.status_code == 200, response.text
+    listed = get(client, "/admin/versions")
+    assert listed["live"] == 12
+    versions = {one["version"]: one for one in listed["versions"]}
+    assert versions[12]["reason"] == "v15 is rude"
+    assert versions[15]["state"] == "retired"
+    assert versions[12]["live_at"] > versions[15]["live_at"]
+
+
+def test_a_candidate_is_never_promoted_past_its_proof(client: TestClient, database: Engine) -> None:
+    Registry(database).add_candidate(16, 15, "versions/v000016", {})
+    response = client.post("/admin/versions/16/promote", json={"reason": "hurry"})
+    assert response.status_code == 409
+    assert "candidate" in response.json()["error"]["message"]
+    assert get(client, "/admin/versions")["live"] == 15
+
+
+def test_rolling_back_twice_goes_two_versions_back(client: TestClient) -> None:
+    for expected in (14, 13):
+        assert client.post("/admin/rollback", json={"reason": "worse"}).json()["version"] == expected
+    states = {one["version"]: one["state"] for one in get(client, "/admin/versions")["versions"]}
+    assert (states[15], states[14], states[13]) == ("rolled_back", "rolled_back", "live")
+
+
+def test_rolling_back_to_a_named_version(client: TestClient) -> None:
+    assert client.post("/admin/rollback", json={"reason": "worse", "to": 3}).json()["version"] == 3
+
+
+def test_there_must_be_something_to_roll_back_to(empty_database: Engine, http: httpx.AsyncClient) -> None:
+    Registry(empty_database).ensure_base("models/base")
+    with client_of(empty_database, http) as client:
+        assert client.post("/admin/rollback", json={"reason": "worse"}).status_code == 409
 
 
 def test_an_unknown_version_cannot_be_promoted(client: TestClient) -> None:

@@ -10,6 +10,11 @@ export function decimal(value, digits = 2) {
   return Number.isFinite(value) ? value.toFixed(digits) : MISSING;
 }
 
+/** A tick of an axis: as short as it can be said. */
+export function tick(value) {
+  return Math.abs(value) >= 10000 ? `${value / 1000}k` : String(Number(value.toPrecision(6)));
+}
+
 /** Three significant digits, without exponents where people read them more easily. */
 export function figure(value) {
   if (!Number.isFinite(value)) return MISSING;
@@ -18,8 +23,8 @@ export function figure(value) {
   if (size >= 10000) return Math.round(value).toLocaleString("en-GB");
   if (size >= 100) return value.toFixed(0);
   if (size >= 10) return value.toFixed(1);
-  if (size >= 0.01) return value.toFixed(size >= 1 ? 2 : 3);
-  return value.toExponential(1);
+  if (size >= 1) return value.toFixed(2);
+  return size >= 0.0005 ? value.toFixed(size >= 0.01 ? 3 : 4) : value.toExponential(1);
 }
 
 export function duration(seconds) {

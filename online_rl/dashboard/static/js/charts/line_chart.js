@@ -2,7 +2,7 @@
 
 import uPlot from "/dashboard/vendor/uplot/uPlot.esm.js";
 import { h } from "../dom.js";
-import { clock, figure } from "../format.js";
+import { clock, figure, tick } from "../format.js";
 import { color, onThemeChange } from "../theme.js";
 import { drawMarkers } from "./markers.js";
 import { tooltip } from "./tooltip.js";
@@ -49,8 +49,8 @@ export function lineChart(series, { label, height = 260, time = true, range = nu
         } },
       },
       axes: [
-        axis({ space: 70, size: 28, values: time ? timeLabels : undefined, incrs: time ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }),
-        axis({ space: 36, size: 48, values: (u, ticks) => ticks.map((tick) => (tick === 0 ? "0" : format(tick))) }),
+        axis({ space: 70, size: 24, values: time ? timeLabels : undefined, incrs: time ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }),
+        axis({ space: height < 200 ? 24 : 36, size: 44, values: (u, ticks) => ticks.map(tick) }),
       ],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: color(one.color), width: one.width ?? 2, spanGaps: true,

@@ -2,7 +2,7 @@
 
 import { color } from "../theme.js";
 
-const GAP = 6;  // pixels that must stay free between two labels
+const GAP = { quiet: 22, strong: 6 };  // pixels that must stay free between two labels
 
 /** A uPlot plugin; `markers()` gives [{ at, text, kind: "version" | "shift" | "recovery" }], sorted by `at`. */
 export function drawMarkers(markers) {
@@ -10,13 +10,13 @@ export function drawMarkers(markers) {
     hooks: {
       draw: [(u) => {
         const { ctx } = u, { left, top, width, height } = u.bbox, ratio = devicePixelRatio;
-        let free = { version: -Infinity, shift: -Infinity, recovery: -Infinity };
+        const free = { quiet: -Infinity, strong: -Infinity };  // where the last label of each row ended
         ctx.save();
         ctx.font = `${10.5 * ratio}px system-ui, -apple-system, sans-serif`;
         for (const marker of markers()) {
           const x = Math.round(u.valToPos(marker.at, "x", true));
           if (x < left || x > left + width) continue;
-          const strong = marker.kind !== "version";
+          const strong = marker.kind !== "version", row = strong ? "strong" : "quiet";
           const shade = color(marker.kind === "shift" ? "shift" : marker.kind === "recovery" ? "ok" : "accent");
           ctx.strokeStyle = ctx.fillStyle = shade;
           ctx.globalAlpha = strong ? 0.9 : 0.45;
@@ -28,12 +28,12 @@ export function drawMarkers(markers) {
           ctx.stroke();
           const size = ctx.measureText(marker.text).width, half = size / 2;
           const at = Math.min(Math.max(x, left + half), left + width - half);
-          if (at - half > free[marker.kind] + GAP * ratio) {
+          if (at - half > free[row] + GAP[row] * ratio) {
             ctx.globalAlpha = 1;
             ctx.textAlign = "center";
             ctx.textBaseline = "bottom";
             ctx.fillText(marker.text, at, strong ? top - 3 * ratio : top + height - 10 * ratio);
-            free[marker.kind] = at + half;
+            free[row] = at + half;
           }
         }
         ctx.restore();

@@ -20,7 +20,8 @@ function funnel(status) {
   }));
 }
 
-function pairs(entries, nothing) {
+function pairs(numbers, nothing) {
+  const entries = Object.entries(numbers ?? {});
   if (!entries.length) return nothing;
   return h("table", {}, h("tbody", {}, entries.map(([name, n]) => h("tr", {},
     h("td", {}, words(name)), h("td", { class: "num" }, count(n))))));
@@ -32,20 +33,22 @@ function letters(dead) {
   return h("div", { class: "table-wrap" }, h("table", {},
     h("thead", {}, h("tr", {}, ["When", "Topic", "Reason"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, dead.dead_letters.map((one) => h("tr", {},
-      h("td", {}, clock(one.at)), h("td", {}, h("code", {}, one.topic)), h("td", { class: "reason" }, one.reason))))));
+      h("td", {}, clock(one.created_at)), h("td", {}, h("code", {}, one.topic)), h("td", { class: "reason" }, one.reason))))));
 }
 
 export function mount(root) {
-  const steps = h("div", {}), dropped = h("div", {}), dead = h("div", {});
-  root.append(h("div", { class: "stack" },
-    h("div", { class: "split" }, card("From request to gradient", {}, steps),
-      card("Dropped trajectories", { note: "by reason" }, dropped)),
+  const steps = h("div", {}), signals = h("div", {}), answers = h("div", {}), dropped = h("div", {}), dead = h("div", {});
+  root.append(h("div", { class: "stack" }, card("From request to gradient", {}, steps),
+    h("div", { class: "multiples" }, card("Feedback", { note: "by what became of it" }, signals),
+      card("Answers left out", { note: "by reason" }, answers), card("Trajectories dropped", { note: "by reason" }, dropped)),
     card("Dead letters", {}, dead)));
   return {
     update({ status, deadLetters, errors }) {
       if (status) {
         render(steps, funnel(status));
-        render(dropped, pairs([...Object.entries(status.trajectories_dropped ?? {})], empty("None dropped", "Every released trajectory was trained on or waits.")));
+        render(signals, pairs(status.feedback_by_status, empty("No feedback yet", "It is counted here as soon as it is accepted.")));
+        render(answers, pairs(status.answers_dropped, empty("None left out", "Every answer is released or waits for feedback.")));
+        render(dropped, pairs(status.trajectories_dropped, empty("None dropped", "Every released trajectory is trained on or waits.")));
       }
       render(dead, errors.deadLetters ? empty("Dead letters cannot be read", errors.deadLetters) : letters(deadLetters));
     },

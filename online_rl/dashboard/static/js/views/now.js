@@ -2,10 +2,13 @@
 
 import { card, empty, h, pill, render } from "../dom.js";
 import { ago, clock, count, decimal, figure, MISSING } from "../format.js";
+import { figureCard } from "../charts/figure_card.js";
 import { REWARD_NEEDS, rewardChart } from "../charts/reward_chart.js";
+import { FIGURES } from "./learner_figures.js";
 
 export const title = "Now";
-export const needs = REWARD_NEEDS;
+export const needs = [...REWARD_NEEDS, "updates"];
+const HEALTH = FIGURES.filter((one) => one.overview);
 
 const SILENT_SECONDS = 20;
 
@@ -14,13 +17,13 @@ function tile(label, value, hint = null, attributes = {}) {
     h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "hint" }, hint));
 }
 
-function tiles(status, rewards) {
+function tiles(status) {
   const now = status.reward_recent, before = status.reward_earlier;
   const change = Number.isFinite(now) && Number.isFinite(before) ? now - before : null;
   const dropped = Object.values(status.trajectories_dropped ?? {}).reduce((sum, n) => sum + n, 0);
   return [
     tile("Reward now", decimal(now), change === null ? "last 32 rewards"
-      : h("span", { class: change > 0.005 ? "up" : change < -0.005 ? "down" : "" },
+      : h("span", { class: change > 0.05 ? "up" : change < -0.05 ? "down" : "" },
         `${change >= 0 ? "+" : "−"}${decimal(Math.abs(change))} on the 32 before`)),
     tile("Last 5 minutes", decimal(status.reward_last_minutes), `${count(status.rewards_last_minutes)} rated`),
     tile("Live version", status.live_version === null ? MISSING : `v${status.live_version}`,
@@ -51,18 +54,24 @@ function partsList(status) {
   }));
 }
 
-function latest({ versions, drift }) {
-  const lines = [
-    ...(versions?.versions ?? []).map((one) => ({
-      at: one.changed_at, text: `Version ${one.version} ${one.state === "live" ? "is live" : one.state.replace("_", " ")}`,
-      detail: one.reason, kind: { live: "ok", rejected: "bad", rolled_back: "warn" }[one.state] ?? "",
-      label: one.state.replace("_", " "),
-    })),
-    ...(drift?.events ?? []).map((one) => ({
-      at: one.detected_at, text: "Taste changed", label: "shift", kind: "warn",
-      detail: `${one.stream}: ${decimal(one.before)} → ${decimal(one.after)} at version ${one.version}`,
-    })),
-  ].sort((a, b) => b.at - a.at).slice(0, 7);
+/** What an operator wants to hear of; that a version was replaced by the next is not among it. */
+function happenings({ versions, drift }) {
+  const lines = [];
+  for (const one of versions?.versions ?? []) {
+    if (one.live_at) lines.push({ at: one.live_at, text: `Version ${one.version} went live`, label: "live", kind: one.state === "live" ? "ok" : "" });
+    if (one.state === "rejected") lines.push({ at: one.changed_at, text: `Version ${one.version} rejected`, label: "rejected", kind: "bad", detail: one.reason });
+    if (one.state === "rolled_back") lines.push({ at: one.changed_at, text: `Version ${one.version} rolled back`, label: "rolled back", kind: "warn", detail: one.reason });
+  }
+  for (const one of drift?.events ?? []) {
+    const levels = `reward ${decimal(one.before)} → ${decimal(one.after)}`;
+    lines.push({ at: one.detected_at, text: "Taste changed", label: "shift", kind: "warn", detail: levels });
+    if (one.recovered_at) lines.push({ at: one.recovered_at, text: "Recovered", label: "recovered", kind: "ok", detail: `after ${count(one.recovered_after)} trajectories` });
+  }
+  return lines.sort((a, b) => b.at - a.at);
+}
+
+function latest(state) {
+  const lines = happenings(state).slice(0, 6);
   if (!lines.length) return empty("Nothing has happened yet", "New versions and changes of taste are listed here.");
   return h("ul", { class: "list" }, lines.map((line) => h("li", {},
     h("span", { class: "name" }, line.text), pill(line.label, line.kind),
@@ -71,18 +80,19 @@ function latest({ versions, drift }) {
 
 export function mount(root) {
   const reward = rewardChart({ height: 320 });
+  const health = HEALTH.map((one) => figureCard(one, { height: 96 }));
   const top = h("div", { class: "tiles" }), parts = h("div", {}), events = h("div", {});
-  root.append(h("div", { class: "stack" }, top,
-    h("div", { class: "split" }, reward.element, h("div", { class: "stack" },
-      card("Parts", {}, parts), card("Latest", {}, events)))));
+  root.append(h("div", { class: "stack" }, top, h("div", { class: "split" },
+    h("div", { class: "stack" }, reward.element, h("div", { class: "multiples" }, health.map((one) => one.element))),
+    h("div", { class: "stack" }, card("Parts", {}, parts), card("Latest", {}, events)))));
   return {
     update(state) {
-      reward.update(state);
+      for (const one of [reward, ...health]) one.update(state);
       if (!state.status) return;
-      render(top, tiles(state.status, state.rewards));
+      render(top, tiles(state.status));
       render(parts, partsList(state.status));
       render(events, latest(state));
     },
-    destroy: () => reward.destroy(),
+    destroy: () => [reward, ...health].forEach((one) => one.destroy()),
   };
 }

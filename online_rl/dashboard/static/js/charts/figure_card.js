@@ -1,0 +1,33 @@
+// One figure of the learner: its name, its value now, what healthy means, and a small chart of how it went.
+
+import { h, render } from "../dom.js";
+import { figure, MISSING } from "../format.js";
+import { lineChart } from "./line_chart.js";
+import { valueOf } from "../views/learner_figures.js";
+
+/** @param figureOf one of FIGURES in views/learner_figures.js */
+export function figureCard(figureOf, { height = 130 } = {}) {
+  const chart = lineChart([{ label: figureOf.title.toLowerCase(), color: figureOf.color ?? "series-1", width: 1.8, fill: true }],
+    { label: figureOf.title, height, time: false, xLabel: figureOf.by === "version" ? "version" : "update" });
+  const now = h("span", { class: "value-now" }, MISSING);
+  const nothing = h("div", {});
+  const element = h("section", { class: "card small", "aria-label": figureOf.title },
+    h("div", { class: "card-head" }, h("h2", {}, figureOf.title), now), h("span", { class: "note" }, figureOf.note), nothing, chart.element);
+  let drawn = 0;
+  return {
+    element,
+    update({ updates, versions }) {
+      const rows = figureOf.by === "version"
+        ? (versions?.versions ?? []).map((one) => [one.version, valueOf(one.metrics, figureOf.keys)])
+        : (updates?.updates ?? []).map((one) => [one.update, valueOf(one.metrics, figureOf.keys)]);
+      const known = rows.filter(([, value]) => Number.isFinite(value));
+      chart.element.hidden = !known.length;
+      render(nothing, known.length ? [] : h("div", { class: "empty" }, "Not measured yet"));
+      now.textContent = known.length ? figure(known[known.length - 1][1]) : MISSING;
+      if (known.length === drawn) return;
+      drawn = known.length;
+      chart.update({ x: known.map(([x]) => x), ys: [known.map(([, y]) => y)] });
+    },
+    destroy: () => chart.destroy(),
+  };
+}
