@@ -13,6 +13,7 @@ from typing import Any
 from feedback.database import UNAVAILABLE, open_database
 from online_rl.config import Settings
 from online_rl.heartbeat import beat
+from online_rl.service.worker_setup import log_to_file
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +39,6 @@ PARTS = (
     Part("deployer", "serving.deployer:run_deployer", needs_broker=False),
     Part("learner", "online_rl.learner:run_learner", needs_broker=True, nice=10),
 )
-
-
-def log_to_file(folder: Path, name: str) -> None:
-    """Everything that this process logs also goes to ``<name>.log`` in `folder`."""
-    handler = logging.FileHandler(folder / f"{name}.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
 
 
 def find_main(path: str) -> Callable[..., None]:

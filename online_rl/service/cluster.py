@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from online_rl.config import Settings
+from online_rl.service.worker_setup import worker_setup
 
 NAMESPACE = "online_rl"
 POLICY = "policy"
@@ -27,6 +28,8 @@ def prepare_environment(settings: Settings) -> None:
     os.environ["RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"] = "true"  # noqa: SIM112
     # Ray would start `logical_cpus` Python processes at once, while the engine needs the cores to load.
     os.environ["RAY_enable_worker_prestart"] = "0"  # noqa: SIM112
+    # Ray runs its workers at niceness 15; here only the learner gives way to others.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     if settings.cluster.address is None:
         # Makes 127.0.0.1 the node's address, and Ray's own servers then listen on nothing else (docs/adr).
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -43,8 +46,14 @@ def start_ray(settings: Settings, logs: Path) -> None:
     """Connect to the cluster that the settings name, or start a local one. Raises ClusterError."""
     import ray
 
-    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
-    if settings.cluster.address is None:
+    local = settings.cluster.address is None
+    options: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "runtime_env": {"worker_process_setup_hook": worker_setup(logs, local)},
+    }
+    if local:
         options |= {
             # "local" so that a RAY_ADDRESS left in the environment does not turn this into a cluster of others.
             "address": "local",
@@ -72,6 +81,8 @@ def start_serve(settings: Settings) -> None:
     """Start Serve's controller and its HTTP proxy on the configured address."""
     from ray import serve
     from ray.serve.config import HTTPOptions
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
 
     serve.start(
         proxy_location="HeadOnly" if settings.cluster.address is None else "EveryNode",
@@ -128,16 +139,17 @@ def _last_lines(message: str, count: int = 4) -> str:
 
 
 def stop_ray() -> None:
-    """Shut down Serve, so that replicas may finish what they hold, then Ray."""
+    """Let the policy's replicas finish what they hold, then end everything else."""
     import ray
 
     if not ray.is_initialized():
         return
     from ray import serve
     from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
 
     try:
-        serve.shutdown()
-    except (RayError, TimeoutError, RuntimeError) as error:
-        logging.getLogger(__name__).warning("Serve did not shut down in order: %s", error)
+        serve.delete(POLICY)
+    except (RayError, RayServeException, TimeoutError, RuntimeError) as error:
+        logging.getLogger(__name__).warning("the policy did not shut down in order: %s", type(error).__name__)
     ray.shutdown()

@@ -19,10 +19,11 @@ from online_rl.config import Settings
 from online_rl.heartbeat import beat
 from online_rl.registry import Registry
 from online_rl.service import cluster, database
-from online_rl.service.actors import PARTS, Part, log_to_file, start_part, stop_parts
+from online_rl.service.actors import PARTS, Part, start_part, stop_parts
 from online_rl.service.broker import BrokerError, EmbeddedBroker
 from online_rl.service.checks import before_start
 from online_rl.service.processes import ServiceLock, adopt_orphans, end_children
+from online_rl.service.worker_setup import log_to_file
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,16 @@ class Supervisor:
     """One running service. `start`, then `watch` until `request_stop`, then `stop` (which is always safe to call)."""
 
     def __init__(self, settings: Settings, say: Say) -> None:
+        # The parts may run in another folder, on a real cluster surely: what they get holds no relative path.
+        settings = settings.model_copy(
+            update={
+                "data_dir": settings.data_dir.absolute(),
+                "models_dir": settings.models_dir.absolute(),
+                "serving": settings.serving.model_copy(update={"model": settings.model_path}),
+            }
+        )
         self.settings = settings
-        self.logs = settings.data_dir.absolute() / "logs"
+        self.logs = settings.data_dir / "logs"
         self.bootstrap_servers = settings.kafka.bootstrap_servers or ""
         self.started_at = time.monotonic()
         self._say = say
@@ -89,11 +98,11 @@ class Supervisor:
             raise StartError("\n".join(problems))
 
     def _start_all(self) -> None:
-        with ThreadPoolExecutor(2, thread_name_prefix="start") as pool:
-            ray_started = pool.submit(self._start_ray)
-            self._start_broker()
-            self._prepare_database()
-            ray_started.result()
+        with ThreadPoolExecutor(1, thread_name_prefix="start") as pool:
+            prepared = pool.submit(self._prepare_log_and_database)
+            # In the main thread: the kernel ends Ray's processes when the thread that started them ends.
+            cluster.start_ray(self.settings, self.logs)
+            prepared.result()
         if self.stopping:
             return
         self._say_ready("ray")
@@ -110,8 +119,9 @@ class Supervisor:
             return
         self._start_parts([part for part in PARTS if part.name == "learner"])
 
-    def _start_ray(self) -> None:
-        cluster.start_ray(self.settings, self.logs)
+    def _prepare_log_and_database(self) -> None:
+        self._start_broker()
+        self._prepare_database()
 
     def _start_broker(self) -> None:
         if self.settings.kafka.bootstrap_servers is not None:
