@@ -45,7 +45,7 @@ class PostgresServer:
 
     def start(self) -> None:
         options = ["-D", str(self._folder / "data"), "-p", str(self._port), "-k", str(self._folder)]
-        options += ["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"]
+        options += ["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB", "-c", "fsync=off"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._as_user, str(self._binaries / "postgres"), *options], stdout=log, stderr=log, cwd="/"
