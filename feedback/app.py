@@ -3,6 +3,7 @@
 Each replica is a process of its own, apart from the policy's, so that feedback is taken while an engine restarts.
 """
 
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -81,9 +82,18 @@ def _application(name: str, build: Any, settings: Settings) -> Application:
         def __serve_build_asgi_app__(self) -> Any:
             return build(self._settings)
 
-    return Replica.bind(settings)
+    # A replica's working folder is another one.
+    key_file = _signing_key_file(settings).absolute()
+    places = {
+        "data_dir": settings.data_dir.absolute(),
+        "auth": settings.auth.model_copy(update={"signing_key_file": key_file}),
+    }
+    return Replica.bind(settings.model_copy(update=places))
+
+
+def _signing_key_file(settings: Settings) -> Path:
+    return settings.auth.signing_key_file or settings.data_dir / "signing.key"
 
 
 def _inference_ids(settings: Settings) -> InferenceIds:
-    path = settings.auth.signing_key_file or settings.data_dir / "signing.key"
-    return InferenceIds(load_or_create_secret(path))
+    return InferenceIds(load_or_create_secret(_signing_key_file(settings)))
