@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from online_rl.dashboard import queries, rewards
-from online_rl.dashboard.deliveries import Deliveries
+from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.status import Status
 from online_rl.registry import Registry
@@ -39,7 +39,7 @@ def refuse_foreign_pages(request: Request) -> None:
         raise HTTPException(403, "this route cannot be called by a page of another site")
 
 
-def admin_routes(engine: Engine, registry: Registry, deliveries: Deliveries, feed: StatusFeed) -> APIRouter:
+def admin_routes(engine: Engine, registry: Registry, deliveries: RegistryDeliveries, feed: StatusFeed) -> APIRouter:
     """The routes; reading ones are plain functions, so that a slow query never holds the event loop."""
     router = APIRouter(prefix="/admin")
     changes = [Depends(refuse_foreign_pages)]

@@ -4,7 +4,7 @@ from online_rl.registry import IllegalTransition, Registry
 from online_rl.schemas import TRANSITIONS, PolicyVersion, VersionState
 
 
-class Deliveries:
+class RegistryDeliveries:
     """Promotions and roll-backs by hand."""
 
     def __init__(self, registry: Registry) -> None:

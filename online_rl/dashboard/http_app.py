@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from feedback.database import UNAVAILABLE
 from online_rl.config import Settings
 from online_rl.dashboard.admin import admin_routes
-from online_rl.dashboard.deliveries import Deliveries
+from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.policy_client import PolicyClient
@@ -73,7 +73,7 @@ def create_app(
     registry = Registry(engine)
     feed = StatusFeed(engine, started_at=time.time() if started_at is None else started_at)
     app.include_router(probe_routes(feed, PolicyClient(http)))
-    app.include_router(admin_routes(engine, registry, Deliveries(registry), feed))
+    app.include_router(admin_routes(engine, registry, RegistryDeliveries(registry), feed))
     app.mount("/dashboard", PageFiles(directory=STATIC, html=True), name="dashboard")
 
     @app.get("/", include_in_schema=False)

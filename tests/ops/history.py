@@ -116,7 +116,8 @@ def _figures(update: int, phase: int, progress: float, chance: random.Random) ->
         "policy/entropy": 2.3 - 0.25 * (phase + progress) + 0.05 * wobble,
         "policy/grad_norm": 0.6 + 0.25 * abs(wobble),
         "policy/ratio_mean": 1.0 + 0.004 * wobble,
-        "batch/staleness_mean": max(0.0, 1.1 + 0.3 * wobble),
+        "value/grad_norm": 4.4 + 0.5 * abs(wobble),
+        "staleness/mean": max(0.0, 1.1 + 0.3 * wobble),
         "batch/tokens": 512 + 20 * wobble,
-        "time/update_seconds": 11.8 + 0.6 * wobble,
+        "seconds/update": 11.8 + 0.6 * wobble,
     }

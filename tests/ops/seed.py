@@ -1,5 +1,7 @@
 """Writes a believable past (`tests.ops.history`) into a database, as the parts of the service would have."""
 
+import math
+
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
@@ -101,8 +103,8 @@ def _add_versions(connection: Connection, history: History) -> None:
     for one in history.updated:
         metrics = {
             "kl_to_base": one.metrics["policy/kl_to_base"],
-            "mismatch_mean": 0.030 + 0.002 * (one.update % 3),
-            "mismatch_kl": 0.0018 + 0.0002 * (one.update % 4),
+            "mismatch_mean": 0.031 + 0.004 * math.sin(one.update * 12.9),
+            "mismatch_kl": 0.0020 + 0.0004 * math.sin(one.update * 78.2),
             "swap_seconds": 0.55,
         }
         state = "rejected" if one.rejected else "live" if one.update == live else "retired"

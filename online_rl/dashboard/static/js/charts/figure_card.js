@@ -3,7 +3,6 @@
 import { h, render } from "../dom.js";
 import { figure, MISSING } from "../format.js";
 import { lineChart } from "./line_chart.js";
-import { valueOf } from "../views/learner_figures.js";
 
 /** @param figureOf one of FIGURES in views/learner_figures.js */
 export function figureCard(figureOf, { height = 130 } = {}) {
@@ -18,8 +17,8 @@ export function figureCard(figureOf, { height = 130 } = {}) {
     element,
     update({ updates, versions }) {
       const rows = figureOf.by === "version"
-        ? (versions?.versions ?? []).map((one) => [one.version, valueOf(one.metrics, figureOf.keys)])
-        : (updates?.updates ?? []).map((one) => [one.update, valueOf(one.metrics, figureOf.keys)]);
+        ? (versions?.versions ?? []).map((one) => [one.version, one.metrics[figureOf.key]])
+        : (updates?.updates ?? []).map((one) => [one.update, one.metrics[figureOf.key]]);
       const known = rows.filter(([, value]) => Number.isFinite(value));
       chart.element.hidden = !known.length;
       render(nothing, known.length ? [] : h("div", { class: "empty" }, "Not measured yet"));

@@ -36,7 +36,7 @@ export function lineChart(series, { label, height = 260, time = true, range = nu
       return gradient;
     });
     plot = new uPlot({
-      width: Math.max(200, box.clientWidth), height, padding: [time ? 16 : 8, 10, 0, 0],
+      width: Math.max(200, box.clientWidth), height, padding: [time ? 16 : 8, time ? 20 : 10, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: {
@@ -50,7 +50,7 @@ export function lineChart(series, { label, height = 260, time = true, range = nu
       },
       axes: [
         axis({ space: 70, size: 24, values: time ? timeLabels : undefined, incrs: time ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }),
-        axis({ space: height < 200 ? 24 : 36, size: 44, values: (u, ticks) => ticks.map(tick) }),
+        axis({ space: height < 200 ? 24 : 36, size: (u, labels) => 14 + 6.2 * Math.max(3, ...(labels ?? []).map((label) => label.length)), values: (u, ticks) => ticks.map(tick) }),
       ],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: color(one.color), width: one.width ?? 2, spanGaps: true,
@@ -100,8 +100,8 @@ function timeLabels(u, ticks, index, space, increment) {
 
 export function chartKey(series, extra = []) {
   return h("div", { class: "chart-key" }, [...series, ...extra].map((one) => {
-    const mark = h("i", { class: one.dots ? "dot" : one.dashed ? "dashed" : "" });
-    mark.style[one.dots ? "backgroundColor" : "borderTopColor"] = `var(--${one.color})`;
+    const mark = h("i", { class: one.dots ? "dot" : one.tick ? "tick" : one.dashed ? "dashed" : "" });
+    mark.style[one.dots || one.tick ? "backgroundColor" : "borderTopColor"] = `var(--${one.color})`;
     return h("span", {}, mark, one.label);
   }));
 }

@@ -32,7 +32,7 @@ export function rewardChart({ height = 300, title = "Reward over time" } = {}) {
     }, text)));
   const nothing = h("div", {});
   const key = chartKey(SERIES, [
-    { label: "version live", color: "accent" }, { label: "taste changed", color: "shift", dashed: true },
+    { label: "version went live", color: "accent", tick: true }, { label: "taste changed", color: "shift", dashed: true },
     { label: "recovered", color: "ok", dashed: true },
   ]);
   const note = h("span", { class: "note" });

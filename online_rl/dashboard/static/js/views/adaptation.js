@@ -11,11 +11,11 @@ function shifts(drift) {
   if (!drift) return empty("Loading", "Reading the drift events.");
   if (!drift.events.length) return empty("No change of taste seen", "A drop of the rewards against what was expected is listed here, with the time it took to recover.");
   return h("div", { class: "table-wrap" }, h("table", {},
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col" }, "Stream"),
-      h("th", { scope: "col", class: "num" }, "Version"), h("th", { scope: "col", class: "num" }, "Before"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col", class: "wide" }, "Stream"),
+      h("th", { scope: "col", class: "num wide" }, "Version"), h("th", { scope: "col", class: "num" }, "Before"),
       h("th", { scope: "col", class: "num" }, "After"), h("th", { scope: "col" }, "Recovery"))),
     h("tbody", {}, [...drift.events].sort((a, b) => b.detected_at - a.detected_at).map((one) => h("tr", {},
-      h("td", {}, clock(one.detected_at)), h("td", {}, one.stream), h("td", { class: "num" }, `v${one.version}`),
+      h("td", {}, clock(one.detected_at)), h("td", { class: "wide" }, one.stream), h("td", { class: "num wide" }, `v${one.version}`),
       h("td", { class: "num" }, decimal(one.before)), h("td", { class: "num" }, decimal(one.after)),
       h("td", {}, one.recovered_at
         ? pill(`${count(one.recovered_after)} trajectories, ${duration(one.recovered_seconds)}`, "ok")

@@ -39,9 +39,9 @@ function tiles(status) {
 export function partKind(part, now = Date.now() / 1000) {
   if (now - part.heartbeat_at > SILENT_SECONDS) return ["bad", "silent"];
   const state = part.state;
-  if (["running", "ready", "live", "serving", "idle"].includes(state)) return ["ok", state];
   if (["failed", "dead", "error", "stopped"].includes(state)) return ["bad", state];
-  return ["warn", state];
+  if (["starting", "restarting", "swapping", "stopping", "frozen", "degraded"].includes(state)) return ["warn", state];
+  return ["ok", state];
 }
 
 function partsList(status) {
@@ -79,7 +79,7 @@ function latest(state) {
 }
 
 export function mount(root) {
-  const reward = rewardChart({ height: 320 });
+  const reward = rewardChart({ height: 390 });
   const health = HEALTH.map((one) => figureCard(one, { height: 96 }));
   const top = h("div", { class: "tiles" }), parts = h("div", {}), events = h("div", {});
   root.append(h("div", { class: "stack" }, top, h("div", { class: "split" },

@@ -10,7 +10,7 @@ export const needs = ["versions"];
 
 const FIRST = 30;  // rows shown until more are asked for
 const KINDS = { live: "ok", canary: "accent", candidate: "accent", retired: "", rejected: "bad", rolled_back: "warn" };
-const COLUMNS = [["Version"], ["State"], ["Went live"], ["Parent", "num wide"], ["Rewards", "num wide"], ["Reward", "num"],
+const COLUMNS = [["Version"], ["State"], ["Went live", "wide"], ["Parent", "num wide"], ["Rewards", "num wide"], ["Reward", "num"],
   ["KL to base", "num wide"], ["Mismatch", "num wide"], ["Reason", "wide"], ["", "actions"]];
 
 function row(one) {
@@ -18,7 +18,7 @@ function row(one) {
     h("td", {}, h("strong", {}, `v${one.version}`), one.version === 0 ? " base" : ""),
     h("td", {}, pill(one.state.replace("_", " "), KINDS[one.state] ?? ""),
       ["rejected", "rolled_back"].includes(one.state) && one.reason && h("div", { class: "narrow reason" }, one.reason)),
-    h("td", { class: "nowrap" }, one.live_at ? clock(one.live_at) : MISSING),
+    h("td", { class: "nowrap wide" }, one.live_at ? clock(one.live_at) : MISSING),
     h("td", { class: "num wide" }, one.parent === null ? MISSING : `v${one.parent}`),
     h("td", { class: "num wide" }, count(one.rewards)),
     h("td", { class: "num" }, decimal(one.reward_mean)),
