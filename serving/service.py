@@ -56,7 +56,7 @@ class Parts:
 
 
 def in_share(context: RequestContext, share: float) -> bool:
-    """Whether the request's episode (or itself) falls into the share that may be trained on. The same for all its turns."""
+    """Whether the request's episode (or itself) falls into the share that may be trained on; the same for all turns."""
     name = context.episode_id or context.inference_id
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") < share * 2**32
 

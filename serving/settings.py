@@ -12,7 +12,7 @@ class ServingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: str = "default"
-    """A folder with a Hugging Face model, a model id, or `default` (SmolLM2-135M-Instruct, prepared by `make setup`)."""
+    """A Hugging Face folder, a model id, or `default` (SmolLM2-135M-Instruct, prepared by `make setup`)."""
     model_name: str = "policy"
     """The name clients put in `model`; `policy` is the live version, `policy@v12` pins one."""
     host: str = "127.0.0.1"

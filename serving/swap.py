@@ -5,6 +5,7 @@ former version is loaded again behind the same shut gate, and tokens that the ba
 Side by side (`AdapterSwap`): load under a new name → probe → make it the default; the former ones stay for a while.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,8 @@ from serving.artifact import Artifact
 from serving.gate import Gate
 from serving.probe import ProbeVerdict, gather_probed, judge_delivery
 from serving.weight_labels import WeightLabels
+
+logger = logging.getLogger(__name__)
 
 
 class WeightEngine(Protocol):
@@ -94,7 +97,7 @@ class InPlaceSwap:
         return [] if self.current is None else [self.current]
 
     def hold(self, version: int | None) -> tuple[str, None] | None:
-        """(the engine's model name, nothing to give back) for `version` (None: the live one); None if it is not here."""
+        """(the engine's model name, nothing to give back) for `version` (None: the live one); None if it is absent."""
         return (self._model_name, None) if version in (None, self.version) else None
 
     async def swap(self, target: Artifact) -> SwapReport:
@@ -123,12 +126,14 @@ class InPlaceSwap:
             await self._engine.set_weight_label(label)
             await self._engine.reset_prefix_cache()
         except Exception as error:
+            logger.exception("loading version %d failed", artifact.version)
             self._labels.decide(label, proved=False)
             return str(error), None  # still paused: nothing is sampled by weights half exchanged
         await self._engine.resume()
         try:
             verdict = await prove(self._engine, artifact, self._tolerance)
         except Exception as error:
+            logger.exception("probing version %d failed", artifact.version)
             problem = f"the probes could not be computed: {error}"
         if verdict is not None and not verdict.accepted:
             problem = verdict.reason
@@ -189,7 +194,7 @@ class AdapterSwap:
         return [loaded.artifact for _, loaded in sorted(self._loaded.items()) if not loaded.doomed]
 
     def hold(self, version: int | None) -> tuple[str, _Hold] | None:
-        """(the engine's model name, what gives the hold back) for `version` (None: the live one); None if not loaded."""
+        """(the engine's model name, what ends the hold) for `version` (None: the live one); None if not loaded."""
         loaded = self._loaded.get(self._current if version is None else version) if self._current is not None else None
         if loaded is None or loaded.doomed:
             return None
@@ -223,6 +228,7 @@ class AdapterSwap:
             verdict = await prove(self._engine, target, self._tolerance, name)
             problem = None if verdict is None or verdict.accepted else verdict.reason
         except Exception as error:
+            logger.exception("probing version %d failed", target.version)
             verdict, problem = None, f"the probes could not be computed: {error}"
         if problem is not None:
             await self._engine.remove_adapter(name)
