@@ -24,7 +24,9 @@ CONCURRENCY = 14
 STREAMED_SHARE = 0.5
 CHAT_TIMEOUT_S = 120.0
 FEEDBACK_TRIES = 12
-FEEDBACK_WAIT_S = 20.0
+BACKOFF_S = 0.25
+LONGEST_BACKOFF_S = 20.0
+ASK_AGAIN_S = 1.0
 STATUS_SECONDS = 0.5
 STALL_SECONDS = 600.0
 MODEL = "policy"
@@ -118,7 +120,7 @@ class ServiceClient:
         reason = ""
         for attempt in range(FEEDBACK_TRIES):
             if attempt:
-                await asyncio.sleep(min(FEEDBACK_WAIT_S, 0.25 * 2**attempt))
+                await asyncio.sleep(min(LONGEST_BACKOFF_S, BACKOFF_S * 2**attempt))
             try:
                 response = await self._http.post("/v1/feedback", json=body)
             except httpx.HTTPError as error:
@@ -201,9 +203,14 @@ class Users:
         """
         numbers = iter(range(start, count))
         self._consumed_at = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(self._talk(index, style, numbers, rated))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CONCURRENCY):
+                    group.create_task(self._talk(index, style, numbers, rated))
+        except ExceptionGroup as errors:
+            if errors.split(DemoError)[1] is not None:
+                raise
+            raise errors.exceptions[0] from None  # one reason is enough for the person who reads it
 
     async def _talk(self, phase: int, style: str, numbers: Iterator[int], rated: Callable[[Rating], None]) -> None:
         for number in numbers:
@@ -234,7 +241,7 @@ class Users:
             answer = await self.client.ask(topic, user=user, stream=stream)
             if answer is not None:
                 break
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(ASK_AGAIN_S)
         reward = score_answer(style, answer.text)
         await self.client.rate(answer.inference_id, reward, user=user, key=f"demo/{answer.inference_id}")
         return Rating(reward, answer.version)
