@@ -11,30 +11,31 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from online_rl.packing import Pack
 from online_rl.settings import LearnerSettings
 
-DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-
 
 class UnusableModel(ValueError):
     """The base model cannot be trained here; the message says why and what to do."""
 
 
-def resolve_model(name: str, models_dir: Path) -> Path:
-    """The folder of ``serving.model``: `default`, a folder, or a Hugging Face id that is downloaded once.
+def find_model(path: str) -> Path:
+    """The folder of the base model; a Hugging Face id is looked up in the local cache and fetched if need be.
 
     Raises UnusableModel.
     """
-    folder = models_dir / DEFAULT_MODEL if name == "default" else Path(name).expanduser()
-    if not folder.is_dir() and name != "default":
+    folder = Path(path)
+    if not folder.is_dir():
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
         try:
-            folder = Path(snapshot_download(name))
+            folder = Path(snapshot_download(path))
         except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise UnusableModel(f"serving.model {name!r} is neither a folder nor a model id: {error}") from error
-    if not (folder / "config.json").is_file():
-        remedy = "run `make setup`" if name == "default" else "give a folder with config.json and model.safetensors"
-        raise UnusableModel(f"serving.model: no model in {folder}; {remedy}")
+            raise UnusableModel(
+                f"serving.model {path!r} is neither a folder (run `make setup` for the default one) nor a model id "
+                f"that can be fetched: {error}"
+            ) from error
+    for name in ("config.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise UnusableModel(f"serving.model: {folder} has no {name}; give a folder with a complete model")
     return folder
 
 

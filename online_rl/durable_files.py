@@ -1,0 +1,52 @@
+"""Files and folders that are either complete on disk or not there, also after a power cut."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_folder(folder: Path) -> dict[str, str]:
+    """Path relative to `folder` → SHA-256, of every file in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hash_file(path) for path in files}
+
+
+def sync(path: Path) -> None:
+    """Wait until `path` (a file, or a folder's list of names) is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until everything in `folder` is on disk."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def start_folder(target: Path) -> Path:
+    """An empty folder beside `target` to build it in; what an interrupted try left there is removed."""
+    draft = target.with_name(f".{target.name}.draft")
+    if draft.exists():
+        shutil.rmtree(draft)
+    draft.mkdir(parents=True)
+    return draft
+
+
+def finish_folder(draft: Path, target: Path) -> None:
+    """Make the finished `draft` appear as `target` at once. A `target` that is there already is replaced."""
+    sync_folder(draft)
+    if target.exists():
+        shutil.rmtree(target)
+    draft.rename(target)
+    sync(target.parent)

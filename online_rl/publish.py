@@ -1,0 +1,152 @@
+"""Publishing: a version's artifact folder, complete and hashed, with the probes that prove its delivery.
+
+``versions/v000012/`` holds ``adapter/`` (PEFT), ``merged/`` (a complete model folder, where `swap.mode` is merged),
+``probes.json`` and, written last, ``manifest.json``.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import RootModel
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from feedback.schemas import Trajectory
+from online_rl.durable_files import finish_folder, hash_file, hash_folder, start_folder
+from online_rl.packing import TokenSequence
+from online_rl.policy_model import PolicyModel
+from online_rl.probes import choose_probes
+from online_rl.schemas import BASE_VERSION, Manifest, Probe
+from online_rl.served_weights import ServedModel, merge_weights
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+HEAD = "lm_head.weight"
+EMBEDDINGS = "model.embed_tokens.weight"
+_COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
+
+
+class Publisher:
+    """Writes artifacts of one base model. Keeps the weights of the version published last, to compare with."""
+
+    def __init__(
+        self, versions: Path, base_folder: Path, policy: PolicyModel, served: ServedModel, *, write_merged: bool
+    ) -> None:
+        self._versions = versions
+        self._base_folder = base_folder
+        self._policy = policy
+        self._served = served
+        self._write_merged = write_merged
+        self._base = load_file(base_folder / WEIGHTS)
+        self.base_sha256 = hash_file(base_folder / WEIGHTS)
+        self._served_version = BASE_VERSION
+
+    def publish(
+        self, version: int, parent: int, *, update: int, recent: Sequence[Trajectory], created_at: float
+    ) -> Path:
+        """Write the artifact of the weights in training and return its folder.
+
+        Probes are chosen among the `recent` trajectories. Raises OSError; nothing that looks finished is left then.
+        """
+        target = self.folder(version)
+        draft = start_folder(target)
+        merged = dict(merge_weights(self._policy, self._served.served_dtype))
+        self._policy.save_adapter(draft / "adapter")
+        # PEFT writes a model card that names files of this machine.
+        (draft / "adapter" / "README.md").unlink(missing_ok=True)
+        if self._write_merged:
+            self._write_model(draft / "merged", merged)
+        probes = self._probe(parent, merged, recent)
+        self._served_version = version
+        (draft / "probes.json").write_text(RootModel[list[Probe]](probes).model_dump_json())
+        manifest = Manifest(
+            version=version,
+            parent=parent,
+            kind="lora",
+            base_sha256=self.base_sha256,
+            files=hash_folder(draft),
+            lora_rank=self._policy.rank,
+            update=update,
+            created_at=created_at,
+        )
+        (draft / "manifest.json").write_text(manifest.model_dump_json(indent=2))
+        finish_folder(draft, target)
+        return target
+
+    def folder(self, version: int) -> Path:
+        return self._versions / f"v{version:06d}"
+
+    def prune(self, *, keep: int, in_use: Collection[int]) -> None:
+        """Remove all but the newest `keep` versions' merged weights, never those of a version `in_use`.
+
+        Adapters, probes and manifests stay, so any version can be merged again.
+        """
+        holding = sorted(path.parent for path in self._versions.glob("v[0-9]*/merged"))
+        for folder in holding[:-keep]:
+            if int(folder.name[1:]) not in in_use:
+                shutil.rmtree(folder / "merged")
+
+    def _write_model(self, folder: Path, merged: Mapping[str, Tensor]) -> None:
+        folder.mkdir()
+        tensors = self._base | dict(merged)
+        # An engine that reloads in place keeps the old head of a tied model, silently; so the head is always named.
+        if HEAD not in tensors:
+            tensors[HEAD] = tensors[EMBEDDINGS].clone()
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        for pattern in _COPIED:
+            for source in self._base_folder.glob(pattern):
+                link_or_copy(source, folder / source.name)
+        config = json.loads((self._base_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+
+    def _probe(self, parent: int, merged: Mapping[str, Tensor], recent: Sequence[Trajectory]) -> list[Probe]:
+        if self._served_version != parent:
+            self._served.set_weights(self._weights_of(parent, merged.keys()))
+        sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in recent]
+        parent_logprobs = self._served.score_sequences(sequences)
+        self._served.set_weights(merged)
+        return choose_probes(sequences, self._served.score_sequences(sequences), parent_logprobs)
+
+    def _weights_of(self, version: int, names: Collection[str]) -> dict[str, Tensor]:
+        """The merged weights of an earlier version: from its folder, or the base's with its adapter."""
+        if version == BASE_VERSION:
+            return {name: self._base[name] for name in names}
+        merged = self.folder(version) / "merged" / WEIGHTS
+        if merged.is_file():
+            with safe_open(merged, framework="pt") as tensors:
+                return {name: tensors.get_tensor(name) for name in names}
+        return self._merge_adapter(self.folder(version) / "adapter", names)
+
+    def _merge_adapter(self, folder: Path, names: Collection[str]) -> dict[str, Tensor]:
+        adapter = load_file(folder / "adapter_model.safetensors")
+        config = json.loads((folder / "adapter_config.json").read_text())
+        scale = config["lora_alpha"] / config["r"]
+        weights: dict[str, Tensor] = {}
+        for name in names:
+            prefix = f"base_model.model.{name.removesuffix('.weight')}"
+            delta = scale * (adapter[f"{prefix}.lora_B.weight"] @ adapter[f"{prefix}.lora_A.weight"])
+            weights[name] = (self._base[name].float() + delta).to(self._served.served_dtype)
+        return weights
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A hard link where the file system allows it, else a copy."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def choose_write_merged(mode: str, device: torch.device | None = None) -> bool:
+    """Whether `swap.mode` needs merged weights: `auto` is ``lora`` where CUDA is, ``merged`` elsewhere."""
+    if mode == "auto":
+        return not (torch.cuda.is_available() if device is None else device.type == "cuda")
+    return mode == "merged"
