@@ -175,7 +175,7 @@ class Users:
         self.client = client
         self.pace = pace
         self._seed = seed
-        self._consumed_at = time.monotonic()
+        self._moved_at = time.monotonic()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -192,7 +192,7 @@ class Users:
             status = await self.client.read_status()
             if status is not None:
                 if status.consumed != self.pace.status.consumed:
-                    self._consumed_at = time.monotonic()
+                    self._moved_at = time.monotonic()
                 self.pace.status = status
             await asyncio.sleep(STATUS_SECONDS)
 
@@ -202,7 +202,7 @@ class Users:
         Raises DemoError where the service refuses feedback or the learner takes nothing for ten minutes.
         """
         numbers = iter(range(start, count))
-        self._consumed_at = time.monotonic()
+        self._moved_at = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(CONCURRENCY):
@@ -225,7 +225,9 @@ class Users:
 
     async def _wait_for_pace(self) -> None:
         while not self.pace.may_ask:
-            if time.monotonic() - self._consumed_at > STALL_SECONDS:
+            if self.pace.in_flight:
+                self._moved_at = time.monotonic()
+            if time.monotonic() - self._moved_at > STALL_SECONDS:
                 raise DemoError(
                     f"the learner took no trajectory for {STALL_SECONDS:.0f} s; see the data folder's logs/"
                 )

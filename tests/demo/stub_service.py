@@ -119,7 +119,7 @@ class StubService:
         ]
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(Starlette(routes=routes), log_level="error", lifespan="off")
+        config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         task = asyncio.create_task(server.serve(sockets=[listener]))
