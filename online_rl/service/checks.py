@@ -18,7 +18,7 @@ from feedback.database import DatabaseUnavailable, check_database, open_database
 from feedback.kafka_log import KafkaLog, LogUnavailable
 from online_rl.config import Settings
 from online_rl.service.base_model import BaseModelError, check_model_folder
-from online_rl.service.broker import BrokerError, find_broker
+from online_rl.service.broker import HOST, BrokerError, find_broker
 from online_rl.service.processes import port_holder, read_running
 
 DISK_GIB = 3.0
@@ -137,6 +137,12 @@ def check_model(settings: Settings) -> Finding:
 def check_broker(settings: Settings) -> Finding:
     servers = settings.kafka.bootstrap_servers
     if servers is None:
+        port = settings.kafka.embedded_port
+        holder = port_holder(HOST, port) if port else None
+        if holder is not None:
+            return Finding(
+                "broker", "problem", f"kafka.embedded_port {port} is in use by {holder}", "set a free one, or 0"
+            )
         try:
             return Finding("broker", "ok", f"embedded, {find_broker()}")
         except BrokerError as error:

@@ -63,17 +63,7 @@ class ServiceLock:
 
     def acquire(self, url: str) -> Self:
         """Raises AlreadyRunning."""
-        file = self.path.open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            running = read_running(self.path.parent)
-            where = f" at {running.url} (process {running.pid})" if running else ""
-            raise AlreadyRunning(
-                f"the service is running on {self.path.parent} already{where}; "
-                "stop that one with Ctrl-C, or give this one another data_dir and port"
-            ) from None
+        file = self._lock()
         file.seek(0)
         file.truncate()
         json.dump({"pid": os.getpid(), "url": url, "started_at": time.time()}, file)
@@ -82,10 +72,30 @@ class ServiceLock:
         self._file = file
         return self
 
-    def release(self) -> None:
+    def _lock(self) -> IO[str]:
+        while True:
+            file = self.path.open("a+")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                running = read_running(self.path.parent)
+                where = f" at {running.url} (process {running.pid})" if running else ""
+                raise AlreadyRunning(
+                    f"the service is running on {self.path.parent} already{where}; "
+                    "stop that one with Ctrl-C, or give this one another data_dir and port"
+                ) from None
+            # A start that failed removes its file; a lock on what was removed would keep nobody out.
+            if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                return file
+            file.close()
+
+    def release(self, *, remove: bool = False) -> None:
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
+            if remove:
+                self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 

@@ -95,7 +95,16 @@ class Supervisor:
             ) from error
         problems = [str(finding) for finding in before_start(self.settings) if finding.level == "problem"]
         if problems:
+            self._leave_no_trace()
             raise StartError("\n".join(problems))
+
+    def _leave_no_trace(self) -> None:
+        """Remove what `_check` made, unless there was something before."""
+        for folder in (self.logs, self.settings.data_dir):
+            if folder == self.settings.data_dir and [path.name for path in folder.iterdir()] == ["service.lock"]:
+                self._lock.release(remove=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def _start_all(self) -> None:
         with ThreadPoolExecutor(1, thread_name_prefix="start") as pool:
