@@ -36,7 +36,7 @@ def paint(page: Page) -> int:
 
 
 @pytest.mark.parametrize("past", [True, False], ids=["full", "empty"])
-@pytest.mark.parametrize("width", [1360, 390], ids=["desk", "phone"])
+@pytest.mark.parametrize("width", [1360, 700, 390], ids=["desk", "tablet", "phone"])
 def test_every_view_loads_without_a_problem_and_fits(
     tmp_path: Path, open_page: Open, watched: Watched, past: bool, width: int
 ) -> None:

@@ -47,8 +47,8 @@ function header({ status, connection }) {
   render(byId("top-state"),
     status.live_version === null ? pill("no live version", "warn") : pill(`v${status.live_version} live`, "ok"),
     status.learning_frozen ? pill("learning frozen", "warn", status.learning_frozen_reason) : pill("learning", "accent"));
-  render(byId("foot"), h("span", {}, `up ${duration(status.seconds)}`), h("a", { href: "/metrics" }, "Prometheus metrics"),
-    h("a", { href: "/admin/status" }, "Status as JSON"));
+  render(byId("foot"), h("span", {}, `up ${duration(status.seconds)}`), !hasKey() && h("a", { href: "/metrics" }, "Prometheus metrics"),
+    !hasKey() && h("a", { href: "/admin/status" }, "Status as JSON"));  // links cannot carry the key
 }
 
 async function stayConnected() {
