@@ -45,7 +45,7 @@ class ReplicaUnusable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SwapReport:
-    """How a delivery went. `stalled_seconds`: how long new requests waited."""
+    """How a delivery went. `stalled_seconds`: how long new requests waited, of which `stages` says for what."""
 
     version: int
     seconds: float
@@ -53,6 +53,8 @@ class SwapReport:
     drained: bool
     verdict: ProbeVerdict | None
     """None where the version has no probes (the base model)."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds of ``drain``, ``pause``, ``reload`` and ``prove``."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,6 +90,7 @@ class InPlaceSwap:
         self._tolerance = tolerance
         self._model_name = model_name
         self.current: Artifact | None = None
+        self._stages: dict[str, float] = {}
 
     @property
     def version(self) -> int | None:
@@ -105,13 +108,14 @@ class InPlaceSwap:
         begun = time.monotonic()
         async with self._gate.shut():
             drained = await self._gate.drain(self._drain_seconds)
+            self._stages = {"drain": time.monotonic() - begun}
             problem, verdict = await self._load(target)
             if problem is not None:
                 await self._go_back(problem)
                 raise SwapFailed(f"version {target.version} was refused: {problem}")
             self.current = target
         seconds = time.monotonic() - begun
-        return SwapReport(target.version, seconds, seconds, drained, verdict)
+        return SwapReport(target.version, seconds, seconds, drained, verdict, self._stages)
 
     async def _load(self, artifact: Artifact) -> tuple[str | None, ProbeVerdict | None]:
         """(what is wrong or None, the proof). The gate is shut."""
@@ -120,7 +124,9 @@ class InPlaceSwap:
         label = self._labels.new(artifact.version)
         verdict: ProbeVerdict | None = None
         problem: str | None = None
+        paused_at = time.monotonic()
         await self._engine.pause()
+        reloaded_at = time.monotonic()
         try:
             await self._engine.reload_weights(artifact.weights)
             await self._engine.set_weight_label(label)
@@ -130,6 +136,7 @@ class InPlaceSwap:
             self._labels.decide(label, proved=False)
             return str(error), None  # still paused: nothing is sampled by weights half exchanged
         await self._engine.resume()
+        resumed_at = time.monotonic()
         try:
             verdict = await prove(self._engine, artifact, self._tolerance)
         except Exception as error:
@@ -138,6 +145,12 @@ class InPlaceSwap:
         if verdict is not None and not verdict.accepted:
             problem = verdict.reason
         self._labels.decide(label, proved=problem is None)
+        proved_at = time.monotonic()
+        self._stages |= {
+            "pause": reloaded_at - paused_at,
+            "reload": resumed_at - reloaded_at,
+            "prove": proved_at - resumed_at,
+        }
         return problem, verdict
 
     async def _go_back(self, problem: str) -> None:

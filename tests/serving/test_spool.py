@@ -30,7 +30,7 @@ class MemoryLog:
         self.events: list[tuple[str, bytes]] = []
         self.changed = threading.Condition()
 
-    def send(self, topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]:
+    def send(self, _topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]:
         with self.changed:
             if self.away:
                 raise Away("away")
@@ -41,7 +41,7 @@ class MemoryLog:
             self.changed.notify_all()
             return [(0, start + index) for index in range(len(events))]
 
-    def identity(self, topic: str) -> str:
+    def identity(self, _topic: str) -> str:
         if self.away:
             raise Away("away")
         return str(self.generation)

@@ -1,0 +1,236 @@
+"""The middleware: ids, held headers, and that nothing but the start is held."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.context import RequestContext, current_request, parse_tags
+from serving.headers import RequestMiddleware
+from serving.inference_ids import InferenceIds
+from serving.routes import RouteShim, is_inference, scope_for
+
+IDS = InferenceIds(b"k" * 32)
+
+
+class Exchange:
+    """One request through the middleware to `app`, with what came back."""
+
+    def __init__(self, app: Any) -> None:
+        self.sent: list[dict] = []
+        self.statuses: list[int] = []
+        self.middleware = RequestMiddleware(
+            app,
+            ids=IDS,
+            captured=is_inference,
+            feedback_token_seconds=60,
+            on_finished=self.statuses.append,
+            clock=lambda: 1000.0,
+        )
+
+    async def run(self, path: str = "/v1/chat/completions", **headers: str) -> None:
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": raw, "state": {"api_key_id": "k1"}}
+
+        async def send(message):
+            self.sent.append(message)
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await self.middleware(scope, receive, send)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {key.decode(): value.decode() for key, value in self.sent[0]["headers"]}
+
+
+async def answering(scope, receive, send, context: RequestContext | None = None) -> None:
+    context = current_request.get()
+    assert context is not None
+    context.response_id = f"chatcmpl-{context.inference_id}"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    context.policy_version = 7
+    for number in range(3):
+        await send({"type": "http.response.body", "body": b"chunk %d" % number, "more_body": number < 2})
+
+
+async def test_the_response_names_inference_episode_version_and_token():
+    exchange = Exchange(answering)
+    await exchange.run()
+    inference_id = IDS.parse(exchange.headers["x-inference-id"])
+    assert inference_id is not None
+    assert exchange.headers["x-inference-id"] == f"chatcmpl-{inference_id}"
+    assert exchange.headers["x-episode-id"] == inference_id
+    assert exchange.headers["x-policy-version"] == "7"
+    assert IDS.check_token(exchange.headers["x-feedback-token"], 1059.0) == inference_id
+    assert [message.get("body") for message in exchange.sent] == [None, b"chunk 0", b"chunk 1", b"chunk 2"]
+    assert exchange.statuses == [200]
+
+
+async def test_each_chunk_leaves_at_once():
+    arrived = asyncio.Event()
+
+    async def slow(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await arrived.wait()
+        await send({"type": "http.response.body", "body": b"last"})
+
+    exchange = Exchange(slow)
+    running = asyncio.create_task(exchange.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [message.get("body") for message in exchange.sent] == [None, b"first"]
+    arrived.set()
+    await running
+
+
+async def test_the_engine_sees_our_id_and_never_the_client_s():
+    seen: dict[str, Any] = {}
+
+    async def app(scope, receive, send):
+        seen["headers"] = dict(scope["headers"])
+        seen["context"] = current_request.get()
+        await answering(scope, receive, send)
+
+    exchange = Exchange(app)
+    await exchange.run(x_request_id="mine", x_episode_id="e1", x_train="false", x_user_id="u1", x_tags="a=1, b=2")
+    context = seen["context"]
+    assert seen["headers"][b"x-request-id"].decode() == context.inference_id
+    assert context.client_request_id == "mine"
+    assert (context.episode_id, context.train, context.user_id) == ("e1", False, "u1")
+    assert (context.tags, context.api_key_id) == ({"a": "1", "b": "2"}, "k1")
+    assert current_request.get() is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [({"x_train": "maybe"}, "x-train"), ({"x_episode_id": ""}, "x-episode-id"), ({"x_tags": "a"}, "x-tags")],
+)
+async def test_a_malformed_header_is_refused_by_name(headers: dict[str, str], name: str):
+    exchange = Exchange(answering)
+    await exchange.run(**headers)
+    assert exchange.sent[0]["status"] == 422
+    assert name.encode() in exchange.sent[1]["body"]
+
+
+async def test_a_refused_request_names_no_inference():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    exchange = Exchange(app)
+    await exchange.run()
+    assert "x-inference-id" not in exchange.headers
+    assert exchange.statuses == [404]
+
+
+async def test_other_routes_pass_untouched():
+    async def app(scope, receive, send):
+        assert current_request.get() is None
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    exchange = Exchange(app)
+    await exchange.run("/tokenize")
+    assert exchange.headers == {}
+    assert exchange.statuses == []
+
+
+async def test_what_a_request_held_is_given_back_however_it_ends():
+    given_back: list[str] = []
+
+    async def failing(scope, receive, send):
+        context = current_request.get()
+        assert context is not None
+        context.holds.append(lambda: given_back.append("adapter"))
+        context.leave_gate = lambda: given_back.append("gate")
+        raise RuntimeError("engine")
+
+    exchange = Exchange(failing)
+    with pytest.raises(RuntimeError):
+        await exchange.run()
+    assert sorted(given_back) == ["adapter", "gate"]
+    assert exchange.statuses == [500]
+
+
+async def test_a_client_that_goes_away_is_no_failure():
+    async def hanging(scope, receive, send):
+        await asyncio.Event().wait()
+
+    exchange = Exchange(hanging)
+    running = asyncio.create_task(exchange.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert exchange.statuses == [499]
+
+
+async def test_a_stream_that_the_engine_breaks_off_counts_as_failed():
+    async def app(scope, receive, send):
+        await answering(scope, receive, send)
+        context = current_request.get()
+        assert context is not None
+        context.engine_failed = True
+
+    exchange = Exchange(app)
+    await exchange.run()
+    assert exchange.statuses == [500]
+
+
+async def test_a_body_can_name_user_and_episode_and_headers_win():
+    class Body:
+        user = "body-user"
+        metadata = None
+        model_extra = {"metadata": {"episode_id": "body-episode", "user_id": "meta-user"}}
+        model_fields_set = {"request_id"}
+        request_id = "body-request"
+
+    context = RequestContext(inference_id="i", created_at=0.0, episode_id="header-episode")
+    context.take_body(Body())
+    assert (context.episode_id, context.user_id) == ("header-episode", "meta-user")
+    assert context.client_request_id == "body-request"
+
+
+def test_tags_are_bounded():
+    with pytest.raises(ValueError, match="at most 16"):
+        parse_tags(",".join(f"k{number}=v" for number in range(17)))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/chat/completions", 200),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/v1/tokenize", 200),
+        ("GET", "/v1/metrics", 200),
+        ("POST", "/v1/load_lora_adapter", 404),
+        ("POST", "/collective_rpc", 404),
+        ("POST", "/v1/../sleep", 404),
+    ],
+)
+async def test_only_listed_routes_exist(method: str, path: str, status: int):
+    paths: list[str] = []
+    sent: list[dict] = []
+
+    async def app(scope, receive, send):
+        paths.append(scope["path"])
+        assert scope["root_path"] == ""
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "root_path": "/v1", "headers": []}
+    await RouteShim(app)(scope, None, send)  # pyright: ignore[reportArgumentType]
+    assert sent[0]["status"] == status
+    assert bool(paths) == (status == 200)
+
+
+def test_scopes():
+    assert scope_for("POST", "/v1/chat/completions") == "inference"
+    assert scope_for("GET", "/metrics") == "admin"
+    assert scope_for("GET", "/ready") is None
+    assert scope_for("POST", "/v1/anything") == "inference"
