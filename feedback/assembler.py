@@ -7,7 +7,6 @@ outbox row, so a trajectory is released once or not at all.
 
 import logging
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,15 +15,14 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection, Engine, exc
 
-from feedback.assembly import Draft, assemble, group_of
-from feedback.database import insert_ignoring
+from feedback.assembly import Draft, assemble
+from feedback.database import insert_ignoring, read_only
 from feedback.dead_letters import Message, bury
 from feedback.generations import generation_of, generation_row
-from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, episode_of, target_of
-from feedback.outbox import enqueue
-from feedback.schemas import TRAJECTORIES_TOPIC, Trajectory
+from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, due_at, target_of
+from feedback.release import Decisions, make_trajectory, write_decisions
 from feedback.settings import FeedbackSettings
-from feedback.tables import feedback, generations, trajectories
+from feedback.tables import feedback, generations
 from serving.schemas import Generation
 
 logger = logging.getLogger(__name__)
@@ -32,10 +30,6 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 Episode = tuple[str, str]
 """(API key id, episode id): two keys that use the same episode id are not in one episode."""
-
-
-class ReleasedElsewhere(Exception):
-    """Another assembler released the same generations meanwhile; this transaction is undone."""
 
 
 class Assembler:
@@ -84,8 +78,12 @@ class Assembler:
 
     def join_new(self) -> int:
         """Give the feedback that came in since last time its place. Returns how many there were."""
+        query = sa.select(feedback).where(feedback.c.status == "new").order_by(feedback.c.received_at)
+        # Looking first without the write lock: this is asked many times a second, mostly for nothing.
+        with read_only(self._engine).connect() as connection:
+            if connection.execute(query.limit(1)).first() is None:
+                return 0
         with self._engine.begin() as connection:
-            query = sa.select(feedback).where(feedback.c.status == "new").order_by(feedback.c.received_at)
             rows = connection.execute(query.limit(BATCH)).all()
             if rows:
                 self._release(connection, self._place(connection, rows), self._clock())
@@ -143,6 +141,7 @@ class Assembler:
             return
         opened = _open_generations(connection, wanted)
         signals = _signals(connection, opened)
+        decisions = Decisions()
         for episode in opened.values():
             seqs = {generation.key: seq for seq, generation in episode}
             names = {name for target in map(target_of, dict(episode).values()) for name in _names(target)}
@@ -151,65 +150,23 @@ class Assembler:
                 rows = [seqs[generation.key] for generation in draft.generations]
                 match decide(draft, about, now, self._settings):
                     case Wait(until):
-                        _postpone(connection, rows, until)
+                        early = [generation for generation in draft.generations if self._due(generation) < until]
+                        if early:
+                            decisions.postponed[until] += [seqs[generation.key] for generation in early]
                     case Drop(reason):
-                        _close(connection, rows, {"state": "dropped", "drop_reason": reason})
+                        decisions.dropped[reason] += rows
                     case Release() as release:
-                        _close(connection, rows, {"state": "released", "trajectory_id": draft.trajectory_id})
-                        self._write(connection, draft, release, about, now)
+                        decisions.released.append((make_trajectory(draft, release, now), rows))
+                        decisions.used += _feedback_ids(draft, about)
+        write_decisions(connection, decisions, now)
 
-    def _write(
-        self, connection: Connection, draft: Draft, release: Release, signals: Sequence[Signal], now: float
-    ) -> None:
-        trajectory = _trajectory(draft, release, now)
-        row = {
-            **trajectory.model_dump(
-                include={"trajectory_id", "api_key_id", "episode_id", "user_id", "reward", "metrics", "oldest_version"}
-            ),
-            "oldest_version": trajectory.oldest_version,
-            "tokens": len(trajectory.token_ids),
-            "action_tokens": sum(trajectory.action_mask),
-            "event": zlib.compress(trajectory.model_dump_json().encode(), 1),
-            "generated_at": trajectory.generated_at,
-            "rated_at": trajectory.rated_at,
-            "released_at": now,
-        }
-        connection.execute(sa.insert(trajectories), row)
-        enqueue(connection, TRAJECTORIES_TOPIC, [trajectory.trajectory_id], now)
-        targets = [target_of(generation) for generation in draft.generations]
-        used = [found.feedback_id for found in signals if any(concerns(found, target) for target in targets)]
-        if used:
-            query = sa.update(feedback).where(feedback.c.feedback_id.in_(used), feedback.c.status.in_(_UNUSED_YET))
-            connection.execute(query.values(status="used"))
+    def _due(self, generation: Generation) -> float:
+        return due_at(generation, self._settings)
 
 
-_UNUSED_YET = ("new", "waiting", "orphaned", "joined")
-
-
-def _trajectory(draft: Draft, release: Release, now: float) -> Trajectory:
-    first = draft.generations[0]
-    group_id, group_size = group_of(first)
-    return Trajectory(
-        trajectory_id=draft.trajectory_id,
-        episode_id=episode_of(first),
-        inference_ids=tuple(dict.fromkeys(generation.inference_id for generation in draft.generations)),
-        token_ids=draft.token_ids,
-        action_mask=draft.action_mask,
-        behavior_logprobs=draft.behavior_logprobs,
-        spans=draft.spans,
-        reward=release.reward,
-        metrics=dict(release.metrics),
-        group_id=group_id,
-        group_size=group_size,
-        greedy=draft.greedy,
-        structured=draft.structured,
-        api_key_id=first.api_key_id,
-        user_id=first.user_id,
-        tags={name: value for generation in draft.generations for name, value in generation.tags.items()},
-        generated_at=draft.generated_at,
-        rated_at=release.rated_at,
-        released_at=now,
-    )
+def _feedback_ids(draft: Draft, signals: Sequence[Signal]) -> list[str]:
+    targets = [target_of(generation) for generation in draft.generations]
+    return [found.feedback_id for found in signals if any(concerns(found, target) for target in targets)]
 
 
 def _signal(row: Any) -> Signal:
@@ -269,18 +226,6 @@ def _index(targets: Iterable[Target]) -> dict[str, list[Target]]:
         for name in _names(target):
             found[name].append(target)
     return found
-
-
-def _postpone(connection: Connection, rows: Sequence[int], until: float) -> None:
-    """An earlier turn of a trajectory that goes on is due when its last turn is."""
-    query = sa.update(generations).where(generations.c.seq.in_(rows), generations.c.due_at < until)
-    connection.execute(query.values(due_at=until))
-
-
-def _close(connection: Connection, rows: Sequence[int], values: dict[str, Any]) -> None:
-    query = sa.update(generations).where(generations.c.seq.in_(rows), generations.c.state == "open")
-    if connection.execute(query.values(**values)).rowcount != len(rows):
-        raise ReleasedElsewhere("another assembler works on the same database; run one")
 
 
 def _cause(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """The assembler's process: generations in, trajectories out.
 
-Each round reads what is new on ``generations.v1`` (waiting a tenth of a second for it), joins what is new in SQL, and
-publishes the outbox. So feedback that was just acknowledged is on ``trajectories.v1`` a tenth of a second later, and
-an idle service asks its database ten times a second a question that one index answers.
+Each round reads what is new on ``generations.v1`` (waiting a twentieth of a second for it), joins what is new in SQL,
+and publishes the outbox. So feedback that was just acknowledged is on ``trajectories.v1`` about a tenth of a second
+later, and an idle service asks its database twenty times a second two questions that an index answers.
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 GROUP = "assembler"
 POLL_RECORDS = 200
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 RETRY_SECONDS = 0.5
 CHORES_SECONDS = 1.0
 PRUNE_SECONDS = 60.0

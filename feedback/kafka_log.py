@@ -86,7 +86,8 @@ class KafkaLog:
         }
         self._lock = threading.RLock()
         self._admin: Admin | None = None
-        self._producer: KafkaProducer | None = None
+        # One for each topic: a producer of kafka-python 3.0 that is given a second topic may spin on a whole core.
+        self._producers: dict[str, KafkaProducer] = {}
         self._partitions: dict[str, int] = {}
         self._identities: dict[str, str] = {}
 
@@ -109,18 +110,18 @@ class KafkaLog:
         # A producer whose cluster was emptied under it holds sequence numbers nobody knows, and would wait in vain.
         identity = self.identity(topic)
         if self._identities.get(topic, identity) != identity:
-            self._drop_producer()
+            self._drop_producer(topic)
         self._identities[topic] = identity
         try:
-            producer = self._open_producer()
+            producer = self._open_producer(topic)
             futures = [producer.send(self._prefix + topic, key=key.encode(), value=value) for key, value in events]
             producer.flush(timeout=DELIVERY_TIMEOUT_MS / 1000)
             records = [future.get(timeout=1) for future in futures]
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
-            self._drop_producer()
+            self._drop_producer(topic)
             raise MessageTooLarge(f"the broker refused a message for {topic} as too large") from error
         except (KafkaError, OSError) as error:
-            self._drop_producer()
+            self._drop_producer(topic)
             raise self._unavailable(f"send to {topic}", error) from error
         return [(record.partition, record.offset) for record in records]
 
@@ -183,7 +184,8 @@ class KafkaLog:
 
     def close(self) -> None:
         with self._lock:
-            self._drop_producer()
+            for topic in list(self._producers):
+                self._drop_producer(topic)
             self._drop_admin()
 
     # What LogConsumer needs of its log.
@@ -269,11 +271,11 @@ class KafkaLog:
             self._admin = KafkaAdminClient(**self._client)
         return self._admin
 
-    def _open_producer(self) -> KafkaProducer:
+    def _open_producer(self, topic: str) -> KafkaProducer:
         with self._lock:
-            if self._producer is None:
+            if topic not in self._producers:
                 self._require_reachable()
-                self._producer = KafkaProducer(
+                self._producers[topic] = KafkaProducer(
                     **self._client,
                     acks="all",
                     enable_idempotence=True,
@@ -282,11 +284,11 @@ class KafkaLog:
                     max_request_size=MAX_MESSAGE_BYTES,
                     allow_auto_create_topics=False,
                 )
-            return self._producer
+            return self._producers[topic]
 
-    def _drop_producer(self) -> None:
+    def _drop_producer(self, topic: str) -> None:
         with self._lock:
-            producer, self._producer = self._producer, None
+            producer = self._producers.pop(topic, None)
         if producer is not None:
             producer.close(timeout=0)
 

@@ -82,5 +82,11 @@ def _check_strings(item: FeedbackIn) -> None:
 
 def _check_string(field: str, value: str | None) -> None:
     """Not every database can store these, and they mean nothing in an id or a comment."""
-    if value is not None and ("\0" in value or any("\ud800" <= character <= "\udfff" for character in value)):
-        raise InvalidFeedback(field, "holds a NUL or half a surrogate pair")
+    if value is None:
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidFeedback(field, "holds half a surrogate pair") from None
+    if "\0" in value:
+        raise InvalidFeedback(field, "holds a NUL character")

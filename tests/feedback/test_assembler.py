@@ -7,10 +7,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from feedback.assembler import Assembler, ReleasedElsewhere
+from feedback.assembler import Assembler
 from feedback.inbox import Submission, store_feedback
 from feedback.kafka_log import Record
 from feedback.lookup import retract_feedback
+from feedback.release import ReleasedElsewhere
 from feedback.schemas import FeedbackIn, Trajectory
 from feedback.settings import FeedbackSettings, MetricSettings
 from feedback.tables import dead_letters, feedback, generations, outbox, trajectories
