@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
@@ -33,7 +33,7 @@ class StatusFeed:
                 self._read_at = time.monotonic()
             return self._snapshot
 
-    async def follow(self) -> AsyncIterator[Snapshot]:
+    async def follow(self) -> AsyncGenerator[Snapshot, None]:
         """The snapshot now, and again whenever it differs from the last one given."""
         last: Snapshot | None = None
         while True:

@@ -23,8 +23,7 @@ def seed(engine: Engine, now: float, *, per_taste: int = 320) -> History:
     """Three tastes of `per_taste` trajectories each; the newest a few seconds before `now` (Unix seconds)."""
     history = simulate(now - 4.0, per_taste=per_taste)
     with engine.begin() as connection:
-        for rated in history.rated:
-            add_rated(connection, rated)
+        add_rated(connection, *history.rated)
         _add_learning(connection, history)
         _add_versions(connection, history)
         _add_parts(connection, now)
@@ -33,30 +32,39 @@ def seed(engine: Engine, now: float, *, per_taste: int = 320) -> History:
     return history
 
 
-def add_rated(connection: Connection, rated: Rated) -> None:
-    """One answer, the feedback on it, and the trajectory made of both."""
-    name, at = f"inf-{rated.number:06d}", rated.released_at
-    connection.execute(
-        sa.insert(feedback.tables.generations).values(
-            inference_id=name, prompt_index=0, turn=0, choice=0, api_key_id="anonymous", episode_id=name,
-            choice_index=0, user_id=None, prompt_token_ids=bytes(200), token_ids=bytes(128),
-            behavior_logprobs=bytes(256), data={}, created_at=at - 6, finished_at=at - 3, stored_at=at - 2.5,
-            state="released", trajectory_id=f"t-{name}", due_at=at + 600,
-        )
-    )  # fmt: skip
-    connection.execute(
-        sa.insert(feedback.tables.feedback).values(
-            feedback_id=f"f-{name}", owner="anonymous", content_hash="0" * 64, inference_id=name, choice_index=0,
-            metric_name="reward", value=rated.reward, tags={"taste": rated.taste}, received_at=at - 1, status="used",
-        )
-    )  # fmt: skip
-    connection.execute(
-        sa.insert(feedback.tables.trajectories).values(
-            trajectory_id=f"t-{name}", api_key_id="anonymous", episode_id=name, reward=rated.reward,
-            metrics={"reward": rated.reward}, tokens=82, action_tokens=32, oldest_version=rated.version,
-            event=bytes(700), generated_at=at - 3, rated_at=at - 1, released_at=at,
-        )
-    )  # fmt: skip
+def add_rated(connection: Connection, *rated: Rated) -> None:
+    """Answers, the feedback on them, and the trajectories made of both."""
+    connection.execute(sa.insert(feedback.tables.generations), [_generation(one) for one in rated])
+    connection.execute(sa.insert(feedback.tables.feedback), [_feedback(one) for one in rated])
+    connection.execute(sa.insert(feedback.tables.trajectories), [_trajectory(one) for one in rated])
+
+
+def _generation(one: Rated) -> dict[str, object]:
+    name, at = f"inf-{one.number:06d}", one.released_at
+    return {
+        "inference_id": name, "prompt_index": 0, "turn": 0, "choice": 0, "choice_index": 0, "api_key_id": "anonymous",
+        "episode_id": name, "user_id": None, "prompt_token_ids": bytes(200), "token_ids": bytes(128),
+        "behavior_logprobs": bytes(256), "data": {}, "created_at": at - 6, "finished_at": at - 3,
+        "stored_at": at - 2.5, "state": "released", "trajectory_id": f"t-{name}", "due_at": at + 600,
+    }  # fmt: skip
+
+
+def _feedback(one: Rated) -> dict[str, object]:
+    name = f"inf-{one.number:06d}"
+    return {
+        "feedback_id": f"f-{name}", "owner": "anonymous", "content_hash": "0" * 64, "inference_id": name,
+        "choice_index": 0, "metric_name": "reward", "value": one.reward, "tags": {"taste": one.taste},
+        "received_at": one.released_at - 1, "status": "used",
+    }  # fmt: skip
+
+
+def _trajectory(one: Rated) -> dict[str, object]:
+    name, at = f"inf-{one.number:06d}", one.released_at
+    return {
+        "trajectory_id": f"t-{name}", "api_key_id": "anonymous", "episode_id": name, "reward": one.reward,
+        "metrics": {"reward": one.reward}, "tokens": 82, "action_tokens": 32, "oldest_version": one.version,
+        "event": bytes(700), "generated_at": at - 3, "rated_at": at - 1, "released_at": at,
+    }  # fmt: skip
 
 
 def _add_learning(connection: Connection, history: History) -> None:
@@ -84,13 +92,12 @@ def _add_learning(connection: Connection, history: History) -> None:
         ],
     )
     for shift in history.shifted:
-        recovered = shift.recovered_at is not None
         connection.execute(
             sa.insert(online_rl.tables.drift_events).values(
                 stream="reward", detected_at=shift.detected_at, version=shift.version, update=shift.update,
                 trajectories=shift.number, before=shift.before, after=shift.after, evidence={"page_hinkley": 6.4},
                 recovered_at=shift.recovered_at, recovered_after=shift.recovered_after,
-                recovered_seconds=shift.recovered_at - shift.detected_at if recovered else None,
+                recovered_seconds=None if shift.recovered_at is None else shift.recovered_at - shift.detected_at,
             )
         )  # fmt: skip
 
