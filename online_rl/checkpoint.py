@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from online_rl.drift import DriftEvent, DriftState
 from online_rl.durable_files import finish_folder, hash_folder, start_folder
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,9 @@ class LearnerState(BaseModel):
     """Torch's generator, hexadecimal."""
     base_sha256: str
     """Adapters of another base model would load without an error and mean nothing."""
-    drift: dict[str, list[float]] = {}
-    """Recent values of each drift stream, from which the detectors are rebuilt."""
+    drift: DriftState = DriftState()
+    drift_events: tuple[DriftEvent, ...] = ()
+    """What this update's trajectories revealed."""
 
 
 class _Manifest(BaseModel):

@@ -54,6 +54,14 @@ class Registry:
                 raise IllegalTransition(f"version {version} is registered already, with artifact {present.artifact}")
         return self.get(version)
 
+    def add_rejected(
+        self, version: int, parent: int | None, artifact: str, metrics: Mapping[str, float], reason: str
+    ) -> PolicyVersion:
+        """Register a version that the publish gate held back, so that it can be seen why."""
+        with self._engine.begin() as connection:
+            self._insert(connection, version, parent, VersionState.REJECTED, artifact, metrics, reason)
+        return self.get(version)
+
     def get(self, version: int) -> PolicyVersion:
         """Raises UnknownVersion."""
         with self._reader.connect() as connection:
@@ -65,6 +73,26 @@ class Registry:
     def live(self) -> PolicyVersion | None:
         with self._reader.connect() as connection:
             return self._live(connection)
+
+    def standing(self) -> int:
+        """The newest version that is live or on its way there: what staleness is counted from."""
+        states = (VersionState.CANDIDATE, VersionState.CANARY, VersionState.LIVE)
+        query = sa.select(sa.func.max(policy_versions.c.version)).where(policy_versions.c.state.in_(states))
+        with self._reader.connect() as connection:
+            return connection.scalar(query) or BASE_VERSION
+
+    def live_or_rising(self) -> frozenset[int]:
+        """Every version whose weights a replica may load now."""
+        states = (VersionState.CANDIDATE, VersionState.CANARY, VersionState.LIVE)
+        query = sa.select(policy_versions.c.version).where(policy_versions.c.state.in_(states))
+        with self._reader.connect() as connection:
+            return frozenset(connection.scalars(query))
+
+    def rejected(self) -> frozenset[int]:
+        """Versions whose delivery failed its proof (or that never were tried)."""
+        query = sa.select(policy_versions.c.version).where(policy_versions.c.state == VersionState.REJECTED)
+        with self._reader.connect() as connection:
+            return frozenset(connection.scalars(query))
 
     def list(self) -> list[PolicyVersion]:
         """All versions, oldest first."""
@@ -148,6 +176,7 @@ class Registry:
         state: VersionState,
         artifact: str,
         metrics: Mapping[str, float],
+        reason: str | None = None,
     ) -> None:
         now = time.time()
         connection.execute(
@@ -156,6 +185,7 @@ class Registry:
                 parent=parent,
                 state=state,
                 artifact=artifact,
+                reason=reason,
                 metrics=dict(metrics),
                 created_at=now,
                 changed_at=now,

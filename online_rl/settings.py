@@ -87,10 +87,10 @@ class DriftSettings(BaseModel):
 
     enabled: bool = True
     """Look for shifts."""
-    delta: Positive = 0.02
-    """Allowed drift of the mean that does not count (Page-Hinkley δ)."""
-    threshold: Positive = 6.0
-    """Evidence needed for a shift (Page-Hinkley λ)."""
+    delta: Positive = 0.15
+    """Smallest fall of the mean reward that counts."""
+    threshold: Positive = 5.0
+    """By how many standard errors a fall must stand out to count as a shift."""
     min_samples: Annotated[int, Field(ge=1)] = 32
     """Rewards needed before a shift can be seen, and after one before the next."""
     recovery_window: Annotated[int, Field(ge=1)] = 32

@@ -52,6 +52,11 @@ class Trainer:
         self.settings = settings
         self.objective: Objective = make_objective(settings)
         self.counters = Counters()
+        self.residuals: list[float | None] = []
+        """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
+        the update; None in the first update, whose values know nothing."""
+        self.kl_to_base = 0.0
+        """Of the last update's batch, before the update: mean of logπ − logπ_base, nats a token."""
         decay = settings.weight_decay
         self._policy_optimizer = NamedAdam(
             policy.parameters(), learning_rate=settings.learning_rate, weight_decay=decay
@@ -110,6 +115,9 @@ class Trainer:
                 after = [self.value.values(part.pack) for part in batch.packs]
         else:
             after = before
+        self.residuals = (
+            find_residuals(batch, before) if self.counters.updates and before else [None] * batch.total_trajectories
+        )
         metrics = describe_values(
             values=torch.cat(before or after),
             returns=torch.cat([part.returns for part in batch.packs]),
@@ -170,6 +178,7 @@ class Trainer:
             entropies=torch.cat([part.entropies for part in parts]),
             advantages=torch.cat([part.advantages for part in parts]),
         )
+        self.kl_to_base = metrics["policy/kl_to_base"]
         metrics |= self._describe_objective(parts, batch)
         metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0}
         if metrics["policy/entropy"] < self.settings.entropy_floor:
@@ -231,6 +240,16 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )
+
+
+def find_residuals(batch: Batch, values: Sequence[Tensor]) -> list[float | None]:
+    """Mean of return − value over the action tokens of each trajectory, in the order of the batch."""
+    found: list[float | None] = [None] * batch.total_trajectories
+    for part, part_values in zip(batch.packs, values, strict=True):
+        residuals = (part.returns - part_values).split(part.pack.lengths.tolist())
+        for member, residual in zip(part.pack.members, residuals, strict=True):
+            found[member] = float(residual.mean())
+    return found
 
 
 def require_finite(area: str, loss: float, norm: float) -> None:

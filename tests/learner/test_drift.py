@@ -1,0 +1,107 @@
+"""A change of taste is found once; learning and chance are not taken for one."""
+
+import numpy as np
+import pytest
+
+from online_rl.drift import DriftMonitor, DriftState, Recovery, Shift, find_fall
+from online_rl.settings import DriftSettings
+
+
+def learning_curve(rng, low, high, ramp, length):
+    """Bernoulli rewards whose rate rises from `low` to `high` within `ramp` trajectories."""
+    rate = low + (high - low) * np.clip(np.arange(length) / ramp, 0, 1)
+    return (rng.random(length) < rate).astype(float).tolist()
+
+
+def watch(rewards, monitor=None):
+    monitor = monitor or DriftMonitor(DriftSettings())
+    return [event for at, reward in enumerate(rewards) for event in monitor.observe(reward, None, float(at))]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_fall_of_the_reward_is_one_shift_with_its_recovery(seed):
+    rng = np.random.default_rng(seed)
+    rewards = learning_curve(rng, 0.2, 0.8, 150, 300) + learning_curve(rng, 0.2, 0.8, 200, 300)
+    shifts = [event for event in watch(rewards) if isinstance(event, Shift)]
+    assert len(shifts) == 1
+    (shift,) = shifts
+    assert 300 <= shift.trajectories < 400
+    assert shift.before > 0.6
+    assert shift.after < 0.5
+    assert abs(shift.evidence["changed_at"] - 300) < 25
+
+
+@pytest.mark.parametrize("ramp", [100, 200, 320])
+def test_learning_is_no_shift(ramp):
+    for seed in range(60):
+        rewards = learning_curve(np.random.default_rng(seed), 0.2, 0.9, ramp, 400)
+        assert watch(rewards) == [], seed
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8, 0.95])
+def test_chance_is_no_shift(rate):
+    found = sum(len(watch(learning_curve(np.random.default_rng(seed), rate, rate, 1, 600))) for seed in range(40))
+    assert found <= 2  # in 24,000 rewards
+
+
+def test_recovery_is_counted_from_the_change():
+    rewards = [1.0] * 100 + [0.0] * 60 + [1.0] * 100
+    shift, recovery = watch(rewards)
+    assert isinstance(shift, Shift)
+    assert shift.before == 1.0
+    assert shift.after < 0.5
+    # Found so early that the eight last values hold good ones still: the change seems three trajectories earlier.
+    assert shift.evidence["changed_at"] == 97.0
+    assert isinstance(recovery, Recovery)
+    # 60 bad ones, and then 29 of the last 32 must be good: 29/32 ≥ 0.9 × 1.
+    assert recovery.recovered_after == 3 + 60 + 29
+    assert recovery.recovered_seconds == 3 + 60 + 29 - 1
+
+
+def test_the_residual_finds_a_shift_that_the_reward_hides():
+    rng = np.random.default_rng(0)
+    monitor = DriftMonitor(DriftSettings())
+    rewards = learning_curve(rng, 0.2, 0.8, 1, 100) + learning_curve(rng, 0.4, 0.4, 1, 60)
+    expected = [0.8] * 160
+    events = [
+        event
+        for at, (reward, value) in enumerate(zip(rewards, expected, strict=True))
+        for event in monitor.observe(reward, reward - value, float(at))
+    ]
+    assert len([event for event in events if isinstance(event, Shift)]) == 1
+
+
+def test_a_value_model_that_learns_is_no_shift():
+    monitor = DriftMonitor(DriftSettings())
+    rewards = learning_curve(np.random.default_rng(1), 0.7, 0.7, 1, 200)
+    assert not [e for i, r in enumerate(rewards) for e in monitor.observe(r, r - 0.7 * min(1, i / 100), float(i))]
+
+
+@pytest.mark.parametrize("cut", [10, 150, 320, 350, 1500])
+def test_resuming_changes_nothing(cut):
+    rng = np.random.default_rng(3)
+    rewards = learning_curve(rng, 0.2, 0.8, 150, 300) + learning_curve(rng, 0.2, 0.9, 200, 1300)
+    rewards += learning_curve(rng, 0.1, 0.1, 1, 100)
+    whole = watch(rewards)
+    monitor = DriftMonitor(DriftSettings())
+    first = watch(rewards[:cut], monitor)
+    resumed = DriftMonitor(DriftSettings(), DriftState.model_validate_json(monitor.state.model_dump_json()))
+    second = [e for at, r in enumerate(rewards[cut:], cut) for e in resumed.observe(r, None, float(at))]
+    assert first + second == whole
+    assert len(resumed.state.rewards) <= 256
+
+
+def test_the_fall_is_found_where_it_is():
+    fall = find_fall([1.0] * 20 + [0.0] * 10)
+    assert fall is not None
+    assert (fall.since, fall.before, fall.after) == (10, 1.0, 0.0)
+    # √(20·10/30) · 1 / √0.1, as the variance within both sides is 0 and the floor applies.
+    assert fall.standard_errors == pytest.approx((200 / 30) ** 0.5 / 0.1**0.5)
+    assert find_fall([1.0] * 10 + [0.0] * 10) is None
+    rising = find_fall([0.0] * 20 + [1.0] * 20)
+    assert rising is not None
+    assert rising.standard_errors <= 0
+
+
+def test_switched_off():
+    assert watch([1.0] * 100 + [0.0] * 100, DriftMonitor(DriftSettings(enabled=False))) == []
