@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -66,11 +67,15 @@ def start_ray(settings: Settings, logs: Path) -> None:
         }
     else:
         options["address"] = settings.cluster.address
+    # ray.init puts its own SIGTERM handler over the one that stops the service in order.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         context: Any = ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         where = f"the Ray cluster {settings.cluster.address}" if settings.cluster.address else "a local Ray cluster"
         raise ClusterError(f"{where} cannot be used: {error}") from error
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     session = Path(context.address_info["session_dir"])
     link = logs / "ray"
     link.unlink(missing_ok=True)
@@ -138,8 +143,8 @@ def _last_lines(message: str, count: int = 4) -> str:
     return " | ".join(lines[-count:])[-600:]
 
 
-def stop_ray() -> None:
-    """Let the policy's replicas finish what they hold, then end everything else."""
+def stop_ray(serving: bool) -> None:
+    """Let the policy's replicas finish what they hold, where they got to answer (`serving`), and end everything."""
     import ray
 
     if not ray.is_initialized():
@@ -149,7 +154,8 @@ def stop_ray() -> None:
     from ray.serve.exceptions import RayServeException
 
     try:
-        serve.delete(POLICY)
+        if serving:
+            serve.delete(POLICY)
     except (RayError, RayServeException, TimeoutError, RuntimeError) as error:
         logging.getLogger(__name__).warning("the policy did not shut down in order: %s", type(error).__name__)
     ray.shutdown()

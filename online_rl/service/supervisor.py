@@ -31,6 +31,7 @@ START_SECONDS = 600.0
 STOP_PART_SECONDS = 10.0
 END_SECONDS = 5.0
 WATCH_SECONDS = 1.0
+LEARNER = "learner"
 
 Say = Callable[[str], None]
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._broker: EmbeddedBroker | None = None
         self._engine: Engine | None = None
         self._actors: list[Any] = []
+        self._serving = False
         self._clean = True
 
     def request_stop(self) -> None:
@@ -112,21 +114,20 @@ class Supervisor:
             # In the main thread: the kernel ends Ray's processes when the thread that started them ends.
             cluster.start_ray(self.settings, self.logs)
             prepared.result()
-        if self.stopping:
-            return
         self._say_ready("ray")
-        # Imported here, while nothing else needs the cores, and after the environment is prepared.
-        from serving.app import policy_application
-
-        cluster.start_serve(self.settings)
-        cluster.deploy({cluster.POLICY: policy_application(self.settings, self.bootstrap_servers)})
-        self._deploy_rest()
-        early = [part for part in PARTS if part.name != "learner"]
-        self._start_parts(early)
-        cluster.wait_running(set(cluster.ROUTES), self._say_ready, self._stop.is_set, START_SECONDS)
-        if self.stopping:
-            return
-        self._start_parts([part for part in PARTS if part.name == "learner"])
+        learner = [part for part in PARTS if part.name == LEARNER]
+        others = [part for part in PARTS if part.name != LEARNER]
+        for step in (
+            lambda: cluster.start_serve(self.settings),
+            self._deploy_policy,
+            self._deploy_rest,
+            lambda: self._start_parts(others),
+            self._wait_for_applications,
+            lambda: self._start_parts(learner),
+        ):
+            if self.stopping:
+                return
+            step()
 
     def _prepare_log_and_database(self) -> None:
         self._start_broker()
@@ -146,6 +147,19 @@ class Supervisor:
         database.upgrade(self._engine)
         Registry(self._engine).ensure_base(self.settings.model_path)
         self._say_ready("database")
+
+    def _deploy_policy(self) -> None:
+        # Imported here: it must see the environment that was prepared for Ray.
+        from serving.app import policy_application
+
+        cluster.deploy({cluster.POLICY: policy_application(self.settings, self.bootstrap_servers)})
+
+    def _wait_for_applications(self) -> None:
+        cluster.wait_running(set(cluster.ROUTES), self._say_application, self._stop.is_set, START_SECONDS)
+
+    def _say_application(self, name: str) -> None:
+        self._serving = self._serving or name == cluster.POLICY
+        self._say_ready(name)
 
     def _deploy_rest(self) -> None:
         from feedback.app import feedback_application, inferences_application
@@ -193,7 +207,7 @@ class Supervisor:
         if not self._clean:
             self._clean = True
             stop_parts(self._actors, STOP_PART_SECONDS)
-            cluster.stop_ray()
+            cluster.stop_ray(self._serving)
             if self._broker is not None:
                 self._broker.stop()
             left = end_children(END_SECONDS)
