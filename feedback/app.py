@@ -3,6 +3,8 @@
 Each replica is a process of its own, apart from the policy's, so that feedback is taken while an engine restarts.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,20 @@ class FullPath:
 
 
 def build_feedback_app(settings: Settings) -> Any:
-    """The ASGI app of ``/v1/feedback``. Its inbox thread ends with the process."""
+    """The ASGI app of ``/v1/feedback``."""
     ids = _inference_ids(settings)
     engine = open_database(settings.database_url)
-    app = FastAPI(title=f"{TITLE} feedback", docs_url="/v1/feedback/docs", openapi_url="/v1/feedback/openapi.json")
-    app.include_router(FeedbackRoutes(engine, Inbox(engine), ids, settings.feedback).router)
+    inbox = Inbox(engine)
+
+    @asynccontextmanager
+    async def until_shutdown(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        inbox.close()
+        engine.dispose()
+
+    urls = {"docs_url": "/v1/feedback/docs", "openapi_url": "/v1/feedback/openapi.json", "redoc_url": None}
+    app = FastAPI(title=f"{TITLE} feedback", lifespan=until_shutdown, **urls)
+    app.include_router(FeedbackRoutes(engine, inbox, ids, settings.feedback).router)
     add_error_handlers(app)
     keyed = ApiKeyMiddleware(app, hash_keys(settings.api_keys), lambda _method, _path: "feedback")
     # Any origin: what a page may do, it may do by the key or token it sends, never by who its visitor is.
@@ -56,7 +67,8 @@ def build_feedback_app(settings: Settings) -> Any:
 def build_inferences_app(settings: Settings) -> Any:
     """The ASGI app of ``/v1/inferences``."""
     ids = _inference_ids(settings)
-    app = FastAPI(title=f"{TITLE} look-up", docs_url="/v1/inferences/docs", openapi_url="/v1/inferences/openapi.json")
+    urls = {"docs_url": "/v1/inferences/docs", "openapi_url": "/v1/inferences/openapi.json", "redoc_url": None}
+    app = FastAPI(title=f"{TITLE} look-up", **urls)
     app.include_router(inference_routes(open_database(settings.database_url), ids))
     add_error_handlers(app)
     return FullPath(ApiKeyMiddleware(app, hash_keys(settings.api_keys), lambda _method, _path: "inference"))

@@ -1,10 +1,10 @@
 """Databases, both kinds, and what stands around them."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Engine
 
 import online_rl.tables
@@ -27,7 +27,14 @@ def postgres() -> Iterator[PostgresServer]:
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'test.db'}"
-    return request.getfixturevalue("postgres").create_database(f"t_{uuid.uuid4().hex}")
+    # One database emptied for each test: a new one each time is 900 files to make and to remove.
+    url = request.getfixturevalue("postgres").url()
+    engine = open_database(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
+        connection.execute(sa.text("CREATE SCHEMA public"))
+    engine.dispose()
+    return url
 
 
 @pytest.fixture

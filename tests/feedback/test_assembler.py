@@ -180,10 +180,11 @@ def test_an_idle_conversation_is_closed_when_its_last_turn_is_due(bench: Bench) 
 
 
 def test_trap_11_two_keys_that_use_one_episode_id_are_two_episodes(bench: Bench) -> None:
-    bench.store(make_generation("a", (1,), (7,), episode_id="e", api_key_id="k1", at=1980.0))
-    bench.store(make_generation("b", (1, 7, 2), (8,), episode_id="e", api_key_id="k2", at=1985.0))
     bench.rate(owner="k1", inference_id=None, episode_id="e")
     bench.assembler.join_new()
+    first = make_generation("a", (1,), (7,), episode_id="e", api_key_id="k1", at=1980.0)
+    second = make_generation("b", (1, 7, 2), (8,), episode_id="e", api_key_id="k2", at=1985.0)
+    bench.store(first, second)
     assert [(t.inference_ids, t.api_key_id) for t in bench.released()] == [(("a",), "k1")]
 
 
