@@ -176,4 +176,6 @@ def _read_probes(folder: Path, version: int) -> tuple[Probe, ...]:
     for probe in probes:
         if not len(probe.positions) == len(probe.logprobs) == len(probe.parent_logprobs):
             raise ArtifactRefused(f"{PROBES} of version {version} has lists of different lengths")
+        if not all(0 < position < len(probe.token_ids) for position in probe.positions):
+            raise ArtifactRefused(f"{PROBES} of version {version} probes a position that has no context")
     return probes

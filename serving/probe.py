@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from online_rl.schemas import Probe
-
 CONFIDENCE = 3.0
 """Standard deviations by which the two versions must differ on the probes before their difference proves anything."""
 
@@ -70,20 +68,3 @@ def judge_delivery(
         parent_distance=sum(map(abs, to_old)) / size,
         separation=sum(map(abs, gap)) / size,
     )
-
-
-def gather_probed(
-    probes: Sequence[Probe], logprobs: Sequence[Sequence[float]]
-) -> tuple[list[float], list[float], list[float]]:
-    """(engine, learner, parent) at the probed positions of all `probes`.
-
-    ``logprobs[k][i - 1]`` is the engine's for token i of probe k. Raises ValueError for a position without context.
-    """
-    engine: list[float] = []
-    for probe, row in zip(probes, logprobs, strict=True):
-        if any(not 0 < position < len(probe.token_ids) for position in probe.positions):
-            raise ValueError("a probe asks for a position outside its sequence, or for its first token")
-        engine += [row[position - 1] for position in probe.positions]
-    learner = [value for probe in probes for value in probe.logprobs]
-    parent = [value for probe in probes for value in probe.parent_logprobs]
-    return engine, learner, parent

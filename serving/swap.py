@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from serving.artifact import Artifact
 from serving.gate import Gate
-from serving.probe import ProbeVerdict, gather_probed, judge_delivery
+from serving.probe import ProbeVerdict, judge_delivery
 from serving.weight_labels import WeightLabels
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class WeightEngine(Protocol):
     async def reset_prefix_cache(self) -> None: ...
     async def add_adapter(self, name: str, folder: Path) -> None: ...
     async def remove_adapter(self, name: str) -> None: ...
-    async def prompt_logprobs(
-        self, sequences: Sequence[Sequence[int]], adapter: str | None = None
+    async def logprobs_at(
+        self, queries: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
     ) -> list[list[float]]: ...
 
 
@@ -66,8 +66,10 @@ async def prove(
     """Ask the engine for the probes' log-probabilities and judge them; None where the artifact has no probes."""
     if not artifact.probes:
         return None
-    logprobs = await engine.prompt_logprobs([probe.token_ids for probe in artifact.probes], adapter)
-    return judge_delivery(*gather_probed(artifact.probes, logprobs), tolerance)
+    rows = await engine.logprobs_at([(probe.token_ids, probe.positions) for probe in artifact.probes], adapter)
+    learner = [value for probe in artifact.probes for value in probe.logprobs]
+    parent = [value for probe in artifact.probes for value in probe.parent_logprobs]
+    return judge_delivery([value for row in rows for value in row], learner, parent, tolerance)
 
 
 class InPlaceSwap:

@@ -16,6 +16,10 @@ from serving.capture import SampledSoFar
 
 GIB = 1 << 30
 _INTERNALS = ("request_states", "external_req_ids")
+LORA_LIMIT = (
+    "Log-probabilities of the prompt (`prompt_logprobs`, or `echo` with `logprobs`) are not served with swap.mode lora."
+)
+"""In vLLM 0.32 such a request to an engine with LoRA ends in a shape error that kills the engine for everybody."""
 
 
 class EngineError(RuntimeError):
@@ -203,6 +207,8 @@ class VllmEngine:
                 handler: Any, original: Callable[..., Awaitable[Any]], names_itself: bool
             ) -> Callable[..., Awaitable[Any]]:
                 async def observed(request: Any, raw_request: Any = None) -> Any:
+                    if self._arguments.enable_lora and _wants_prompt_logprobs(request):
+                        return handler.create_error_response(LORA_LIMIT, param="prompt_logprobs")
                     refusal = await before(request)
                     if refusal is not None:
                         return handler.create_error_response(
@@ -288,35 +294,49 @@ class VllmEngine:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    async def prompt_logprobs(
-        self, sequences: Sequence[Sequence[int]], adapter: str | None = None
+    async def logprobs_at(
+        self, queries: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
     ) -> list[list[float]]:
-        """For each of `sequences` (token ids), log p(token i | tokens before), for i = 1 … n-1. Never captured."""
-        return list(await asyncio.gather(*(self._prompt_logprobs(tokens, adapter) for tokens in sequences)))
+        """For each (token ids, positions ≥ 1) of `queries`, log p(token | tokens before) at each position.
 
-    async def _prompt_logprobs(self, tokens: Sequence[int], adapter: str | None) -> list[float]:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        Nothing is read from a prefix cache, and nothing is captured.
+        """
+        ask = self._forced_logprobs if self._arguments.enable_lora else self._prompt_logprobs
+        return list(await asyncio.gather(*(ask(tokens, positions, adapter) for tokens, positions in queries)))
 
-        params = SamplingParams(
-            max_tokens=1,
-            temperature=0.0,
-            prompt_logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        output = await self._ask(list(tokens), params, adapter)
-        return [float(row[token].logprob) for token, row in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)]
+    async def _prompt_logprobs(
+        self, tokens: Sequence[int], positions: Sequence[int], adapter: str | None
+    ) -> list[float]:
+        output = await self._ask(list(tokens), self._parameters(prompt_logprobs=0), adapter)
+        return [float(output.prompt_logprobs[position][tokens[position]].logprob) for position in positions]
+
+    async def _forced_logprobs(
+        self, tokens: Sequence[int], positions: Sequence[int], adapter: str | None
+    ) -> list[float]:
+        """One request a position, with that token forced: `prompt_logprobs` kills an engine with LoRA (`LORA_LIMIT`).
+
+        The log-probability is of the raw model, from before the mask that forces the token.
+        """
+
+        async def at(position: int) -> float:
+            token = tokens[position]
+            params = self._parameters(logprobs=0, allowed_token_ids=[token], skip_reading_prefix_cache=True)
+            part = (await self._ask(list(tokens[:position]), params, adapter)).outputs[0]
+            return float(part.logprobs[0][token].logprob)
+
+        return list(await asyncio.gather(*map(at, positions)))
 
     async def generate_token(self, tokens: Sequence[int], adapter: str | None = None) -> int:
         """One greedy token after `tokens`, uncaptured: whether the engine still generates. Raises EngineError."""
+        return (await self._ask(list(tokens), self._parameters(), adapter)).outputs[0].token_ids[0]
+
+    @staticmethod
+    def _parameters(**others: Any) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        params = SamplingParams(
-            max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
-        )
-        return (await self._ask(list(tokens), params, adapter)).outputs[0].token_ids[0]
+        kind = RequestOutputKind.FINAL_ONLY
+        return SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=kind, **others)
 
     async def _ask(self, tokens: list[int], params: Any, adapter: str | None) -> Any:
         from vllm import TokensPrompt
@@ -352,6 +372,11 @@ class VllmEngine:
 
     def stop(self) -> None:
         self._engine.shutdown()
+
+
+def _wants_prompt_logprobs(request: Any) -> bool:
+    echoes = getattr(request, "echo", False) and getattr(request, "logprobs", None) is not None
+    return echoes or getattr(request, "prompt_logprobs", None) is not None
 
 
 def check_engine_internals(engine: Any) -> None:

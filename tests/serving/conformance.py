@@ -137,19 +137,19 @@ async def check_an_abort_is_captured(subject: Subject, stream: bool) -> None:
     assert subject.gate.running == 0
 
 
-async def check_prompt_logprobs(subject: Subject) -> None:
-    rows = await subject.engine.prompt_logprobs([[1, 2, 3], [4, 5, 6, 7]])
+async def check_logprobs_at_positions(subject: Subject) -> None:
+    rows = await subject.engine.logprobs_at([([1, 2, 3], [1, 2]), ([4, 5, 6, 7], [3, 1, 2])])
     assert [len(row) for row in rows] == [2, 3]
     assert subject.generations == []
 
 
 async def check_adapters(subject: Subject) -> None:
     first, second = subject.adapters
-    sequence = [[1, 2, 3, 4, 5, 6, 7, 8]]
-    plain = await subject.engine.prompt_logprobs(sequence)
+    query = [([1, 2, 3, 4, 5, 6, 7, 8], [3, 5, 7])]
+    plain = await subject.engine.logprobs_at(query)
     await subject.engine.add_adapter("policy@v1", first)
     await subject.engine.add_adapter("policy@v2", second)
-    rows = [await subject.engine.prompt_logprobs(sequence, name) for name in ("policy@v1", "policy@v2")]
+    rows = [await subject.engine.logprobs_at(query, name) for name in ("policy@v1", "policy@v2")]
     assert rows[0] != plain
     assert rows[1] != plain
     assert rows[0] != rows[1]
@@ -162,4 +162,4 @@ async def check_adapters(subject: Subject) -> None:
     assert [span.version for span in generation.spans] == [2]
     await subject.engine.remove_adapter("policy@v1")
     await subject.engine.remove_adapter("policy@v2")
-    assert await subject.engine.prompt_logprobs(sequence) == plain
+    assert await subject.engine.logprobs_at(query) == plain

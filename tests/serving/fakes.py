@@ -183,10 +183,10 @@ class FakeEngine:
         self.calls.append(f"remove {name}")
         del self.adapters[name]
 
-    async def prompt_logprobs(
-        self, sequences: Sequence[Sequence[int]], adapter: str | None = None
+    async def logprobs_at(
+        self, queries: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
     ) -> list[list[float]]:
         self.calls.append("probe")
         assert self._unpaused.is_set(), "a paused engine answers no probe"
         weights = self.weights if adapter is None else self.adapters[adapter]
-        return [[fake_logprob(weights, index) for index in range(1, len(tokens))] for tokens in sequences]
+        return [[fake_logprob(weights, index) for index in positions] for _, positions in queries]

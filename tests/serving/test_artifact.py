@@ -92,6 +92,13 @@ WITHOUT_HEAD = {name: value for name, value in tensors().items() if name != "lm_
         (lambda folder: (folder / "merged/evil.bin").write_bytes(b"x"), "merged", "can hold code"),
         (lambda folder: (folder / "probes.json").write_text("[]"), "merged", "probes nothing"),
         (lambda folder: (folder / "probes.json").write_text("{"), "merged", "not valid"),
+        (
+            lambda folder: (folder / "probes.json").write_text(
+                json.dumps([PROBE.model_copy(update={"positions": (0,)}).model_dump()])
+            ),
+            "merged",
+            "no context",
+        ),
         (remove("probes.json"), "merged", "could not be proved"),
         (remove(MERGED), "merged", "has no model.safetensors"),
     ],

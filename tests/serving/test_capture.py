@@ -42,8 +42,8 @@ async def test_an_abort_is_captured(subject: Subject, stream: bool):
     await conformance.check_an_abort_is_captured(subject, stream)
 
 
-async def test_prompt_logprobs(subject: Subject):
-    await conformance.check_prompt_logprobs(subject)
+async def test_logprobs_at_positions(subject: Subject):
+    await conformance.check_logprobs_at_positions(subject)
 
 
 async def test_adapters(subject: Subject):

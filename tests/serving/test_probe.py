@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from online_rl.schemas import Probe
-from serving.probe import gather_probed, judge_delivery
+from serving.probe import judge_delivery
 
 floats = st.floats(-20, 0)
 
@@ -75,10 +74,3 @@ def test_logprobs_that_are_not_finite_are_refused(bad: float):
 def test_nothing_probed_proves_nothing():
     with pytest.raises(ValueError, match="cannot compare"):
         judge_delivery([], [], [], 1.0)
-
-
-def test_positions_pick_the_engine_s_values():
-    probe = Probe(token_ids=(5, 6, 7), positions=(2,), logprobs=(-0.5,), parent_logprobs=(-0.6,))
-    assert gather_probed([probe], [[-1.0, -2.0]]) == ([-2.0], [-0.5], [-0.6])
-    with pytest.raises(ValueError, match="first token"):
-        gather_probed([probe.model_copy(update={"positions": (0,)})], [[-1.0, -2.0]])

@@ -30,13 +30,13 @@ async def test_new_requests_wait_for_the_proof_and_running_ones_are_drained_firs
     swap, gate, _ = in_place(engine)
     await gate.enter()
     seen: list[str] = []
-    original = engine.prompt_logprobs
+    original = engine.logprobs_at
 
     async def probing(*args):
         seen.append(f"gate open: {gate.is_open}, waiting: {gate.waiting}")
         return await original(*args)
 
-    engine.prompt_logprobs = probing
+    engine.logprobs_at = probing
     swapping = asyncio.create_task(swap.swap(fake_artifact(1, 0)))
     await asyncio.sleep(0)
     newcomer = asyncio.create_task(gate.enter())
