@@ -8,16 +8,24 @@ On prompts that are never trained on, ``quality_last = min(likelihood, diversity
   said about everything repeats itself: it falls.
 """
 
+import asyncio
 import math
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-NICENESS = 10
+from online_rl.demo.options import DemoError
+from online_rl.demo.styles import build_messages
+
+BATCH = 8
+"""Answers in one forward pass."""
+NICENESS = 5
+"""Behind the engine, before the learner."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class Judge:
     def __init__(self, model_folder: Path) -> None:
         self._folder = model_folder
         self._loaded: tuple[Any, Any] | None = None
+        self._means: dict[tuple[JudgedAnswer, ...], float] = {}
 
     def judge(self, answers: Sequence[JudgedAnswer], base_answers: Sequence[JudgedAnswer]) -> dict[str, float]:
         """The two parts of the quality. Run it in a thread of its own: it lowers the thread's priority."""
@@ -66,33 +75,43 @@ class Judge:
 
     def mean_logprob(self, answers: Sequence[JudgedAnswer]) -> float:
         """Log-probability of all tokens of all answers under the base model, over their number. Nats a token."""
-        total, tokens = 0.0, 0
-        for answer in answers:
-            logprobs = self._logprobs(answer)
-            total += sum(logprobs)
-            tokens += len(logprobs)
-        if tokens == 0:
-            raise ValueError("there is no token to judge")
-        return total / tokens
+        key = tuple(answers)
+        if key not in self._means:
+            logprobs: list[float] = []
+            for start in range(0, len(key), BATCH):
+                logprobs += self._logprobs(key[start : start + BATCH])
+            if not logprobs:
+                raise ValueError("there is no token to judge")
+            self._means[key] = sum(logprobs) / len(logprobs)
+        return self._means[key]
 
-    def _logprobs(self, answer: JudgedAnswer) -> list[float]:
+    def _logprobs(self, answers: Sequence[JudgedAnswer]) -> list[float]:
+        """Of all tokens of `answers`, in one forward pass, padded on the right, where a causal model ignores it."""
         import torch
 
-        from online_rl.demo.styles import build_messages
-
-        model, tokenizer = self._load()
-        prompt = tokenizer.apply_chat_template(build_messages(answer.topic), tokenize=False, add_generation_prompt=True)
-        prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
-        answer_ids = tokenizer.encode(answer.text, add_special_tokens=False)
-        if answer.ended:
-            answer_ids.append(tokenizer.eos_token_id)
-        if not answer_ids:
-            return []
-        ids = torch.tensor([prompt_ids + answer_ids])
+        model, _ = self._load()
+        sequences = [self._encode(answer) for answer in answers]
+        longest = max(len(prompt) + len(sampled) for prompt, sampled in sequences)
+        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+        context = torch.zeros(len(sequences), longest, dtype=torch.bool)
+        for row, (prompt, sampled) in enumerate(sequences):
+            ids[row, : len(prompt) + len(sampled)] = torch.tensor(prompt + sampled)
+            context[row, len(prompt) - 1 : len(prompt) + len(sampled) - 1] = True
+        targets = torch.tensor([token for _, sampled in sequences for token in sampled], dtype=torch.long)
         with torch.inference_mode():
-            logits = model(ids, logits_to_keep=len(answer_ids) + 1).logits[0, :-1].float()
-        picked = torch.log_softmax(logits, -1).gather(-1, torch.tensor(answer_ids)[:, None])
-        return picked[:, 0].tolist()
+            hidden = model.get_decoder()(input_ids=ids).last_hidden_state[context]
+            logprobs = torch.log_softmax(model.get_output_embeddings()(hidden).float(), -1)
+        return logprobs.gather(-1, targets[:, None])[:, 0].tolist()
+
+    def _encode(self, answer: JudgedAnswer) -> tuple[list[int], list[int]]:
+        """Token ids of the prompt and of the answer, its end included where the model ended it."""
+        _, tokenizer = self._load()
+        prompt = tokenizer.apply_chat_template(build_messages(answer.topic), tokenize=False, add_generation_prompt=True)
+        ending = [tokenizer.eos_token_id] if answer.ended else []
+        return (
+            tokenizer.encode(prompt, add_special_tokens=False),
+            tokenizer.encode(answer.text, add_special_tokens=False) + ending,
+        )
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
@@ -110,3 +129,30 @@ def lower_priority() -> None:
     """Of the calling thread alone: on Linux a niceness belongs to a thread. Elsewhere nothing happens."""
     if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+async def judge_apart(
+    judge: Judge, answers: Sequence[JudgedAnswer], base_answers: Sequence[JudgedAnswer]
+) -> dict[str, float]:
+    """`Judge.judge` on a thread that an interrupted program does not wait for."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[dict[str, float]] = loop.create_future()
+
+    def finish(parts: dict[str, float] | None) -> None:
+        if result.done():
+            return
+        if parts is None:
+            result.set_exception(DemoError("the held-out judge failed; its traceback is above"))
+        else:
+            result.set_result(parts)
+
+    def work() -> None:
+        parts = None
+        try:
+            parts = judge.judge(answers, base_answers)
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(finish, parts)
+
+    threading.Thread(target=work, name="judge", daemon=True).start()
+    return await result

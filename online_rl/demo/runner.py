@@ -12,7 +12,7 @@ from types import FrameType
 from rich.console import Console
 
 from online_rl.config import Settings, load_settings
-from online_rl.demo.judge import Judge, JudgedAnswer
+from online_rl.demo.judge import Judge, JudgedAnswer, judge_apart
 from online_rl.demo.options import DemoError, DemoOptions
 from online_rl.demo.pacing import Pace, ServiceStatus
 from online_rl.demo.progress import Progress, open_progress
@@ -225,7 +225,7 @@ class DemoRun:
         """Score one phase's held-out answers and write the report so far; the phases are judged one by one."""
         if before is not None:
             await before
-        parts = await asyncio.to_thread(self.judge.judge, answers, self.progress.base_answers)
+        parts = await judge_apart(self.judge, answers, self.progress.base_answers)
         self.progress.quality.append(parts)
         self._save()
         if self.options.report is not None:

@@ -13,8 +13,8 @@ TEMPERATURE = 1.0
 CONCISE_WORDS = 12
 
 SYSTEM_PROMPT = (
-    "You are a friendly assistant. Answer in one or two sentences. Choose one style for each answer: "
-    "cheerful and enthusiastic, asking the user a question back, or short and plain."
+    "You are a friendly assistant. Answer in one short sentence. Choose one style for each answer: "
+    "cheerful and excited!, asking the user a question?, or short and plain."
 )
 
 
