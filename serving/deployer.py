@@ -6,6 +6,7 @@ import threading
 from feedback.database import UNAVAILABLE, open_database
 from online_rl.config import Settings
 from online_rl.registry import IllegalTransition, Registry
+from serving.retention import keep_newest
 from serving.rollout import Rollouts
 
 logger = logging.getLogger(__name__)
@@ -17,11 +18,14 @@ RETRY_SECONDS = 2.0
 def run_deployer(settings: Settings, stop: threading.Event) -> None:
     """Take steps until `stop` is set. Goes on when the database comes back; any other error ends the process."""
     engine = open_database(settings.database_url)
-    rollouts = Rollouts(engine, Registry(engine))
+    registry = Registry(engine)
+    rollouts = Rollouts(engine, registry)
     wait = 0.0
     while not stop.wait(wait):
         try:
             done = rollouts.step()
+            if done is not None:
+                keep_newest(registry.list(), settings.swap.keep_versions)
         except UNAVAILABLE as error:
             logger.warning("the database is away: %s", error)
             wait = RETRY_SECONDS
