@@ -23,7 +23,6 @@ from online_rl.loop import LearnerLoop, Record, restore_counters
 from online_rl.policy_model import PolicyModel
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.registry import Registry
-from online_rl.served_weights import ServedModel, read_served_dtype
 from online_rl.trainer import Trainer
 from online_rl.value_model import ValueModel
 
@@ -115,7 +114,7 @@ def build_models(settings: Settings) -> tuple[Trainer, Publisher]:
     device = choose_device(learner)
     dtype = choose_dtype(learner, device)
     logger.info("training %s on %s in %s with %d threads", folder.name, device, dtype, torch.get_num_threads())
-    policy_base, value_base, served = (load_base(folder, device, dtype) for _ in range(3))
+    policy_base, value_base = (load_base(folder, device, dtype) for _ in range(2))
     share_frozen(policy_base, value_base)
     policy = PolicyModel(policy_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed)
     value = ValueModel(value_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed + 1)
@@ -123,7 +122,6 @@ def build_models(settings: Settings) -> tuple[Trainer, Publisher]:
         settings.data_dir / "versions",
         folder,
         policy,
-        ServedModel(served, read_served_dtype(folder)),
         write_merged=choose_write_merged(settings.swap.mode),
     )
     return Trainer(policy, value, learner), publisher

@@ -1,17 +1,17 @@
 """The policy in training: a frozen base model and a LoRA adapter on all its linear layers."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
+from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 
 from online_rl.base_model import run_trunk
+from online_rl.lora_linear import use_lean_products
 from online_rl.packing import Pack
 from online_rl.token_scores import score_tokens
 
@@ -42,16 +42,8 @@ def add_lora(model: Any, *, rank: int, alpha: float, target: str | list[str], se
     adapted = get_peft_model(model, config, adapter_name=ADAPTER)
     assert isinstance(adapted, PeftModel)
     adapted.eval()
-    for module in adapted.modules():
-        if isinstance(module, LoraLayer):
-            # PEFT would copy every input to float32; `mixed_precision` multiplies it as it is.
-            module.cast_input_dtype_enabled = False
+    use_lean_products(adapted)
     return adapted
-
-
-def mixed_precision(device: torch.device, dtype: torch.dtype) -> Any:
-    """Products of float32 adapters with `dtype` activations in `dtype`; gradients reach the float32 weights."""
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
 
 class PolicyModel:
@@ -68,10 +60,9 @@ class PolicyModel:
     def score(self, pack: Pack) -> Scores:
         """Under the weights in training, with gradient where it is enabled."""
         pack = pack.to(self.device)
-        with mixed_precision(self.device, self.dtype):
-            hidden = run_trunk(self.base, pack)[pack.context]
-            head = self.base.get_output_embeddings()
-            return Scores(*score_tokens(hidden.to(self.dtype), head.weight, head.bias, pack.targets))
+        hidden = run_trunk(self.base, pack)[pack.context]
+        head = self.base.get_output_embeddings()
+        return Scores(*score_tokens(hidden, head.weight, head.bias, pack.targets))
 
     @torch.no_grad()
     def score_base(self, pack: Pack) -> Scores:
@@ -83,17 +74,19 @@ class PolicyModel:
         """The trained parameters by name, in a fixed order."""
         return {name: parameter for name, parameter in self.peft.named_parameters() if parameter.requires_grad}
 
-    def layers(self) -> Iterator[tuple[str, LoraLayer]]:
-        """The adapted layers by their name in the base model."""
-        for name, module in self.base.named_modules():
-            if isinstance(module, LoraLayer):
-                yield name, module
+    def layers(self) -> dict[str, Any]:
+        """The frozen weights of the adapted layers, by their name in the base model."""
+        return {name: weight for name, weight, *_ in self.adapted_weights()}
 
-    @torch.no_grad()
-    def deltas(self) -> Iterator[tuple[str, Tensor]]:
-        """Name of the weight in the base model, and what the adapter adds to it (``scale · B A``, float32)."""
-        for name, layer in self.layers():
-            yield f"{name}.weight", layer.get_delta_weight(ADAPTER)  # pyright: ignore[reportAttributeAccessIssue]
+    def adapted_weights(self) -> Iterator[tuple[str, Any, Any, Any, float]]:
+        """Name in the base model, frozen weight W, and A, B and scale s of the adapter that adds ``s · B A``.
+
+        W ``[out, in]``, A ``[rank, in]`` and B ``[out, rank]`` are the parameters in use.
+        """
+        for name, module in self.base.named_modules():
+            if isinstance(module, LoraLinear):
+                a, b = module.lora_A[ADAPTER].weight, module.lora_B[ADAPTER].weight
+                yield f"{name}.weight", module.get_base_layer().weight, a, b, module.scaling[ADAPTER]
 
     def save_adapter(self, folder: Path) -> None:
         """In PEFT's format, which vLLM and transformers load."""

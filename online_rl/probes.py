@@ -8,7 +8,7 @@ from torch import Tensor
 from online_rl.packing import TokenSequence
 from online_rl.schemas import Probe
 
-COUNT = 6
+COUNT = 4
 TOKENS = 64
 """Most probed tokens of one sequence."""
 CERTAIN = -12.0

@@ -23,30 +23,29 @@ from online_rl.packing import TokenSequence
 from online_rl.policy_model import PolicyModel
 from online_rl.probes import choose_probes
 from online_rl.schemas import BASE_VERSION, Manifest, Probe
-from online_rl.served_weights import ServedModel, merge_weights
+from online_rl.served_weights import merge_adapter, merge_weights, score_served
 
 logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 HEAD = "lm_head.weight"
 EMBEDDINGS = "model.embed_tokens.weight"
+CANDIDATES = 8
+"""Trajectories that probes are chosen among."""
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
 
 
 class Publisher:
-    """Writes artifacts of one base model. Keeps the weights of the version published last, to compare with."""
+    """Writes artifacts of one base model."""
 
-    def __init__(
-        self, versions: Path, base_folder: Path, policy: PolicyModel, served: ServedModel, *, write_merged: bool
-    ) -> None:
+    def __init__(self, versions: Path, base_folder: Path, policy: PolicyModel, *, write_merged: bool) -> None:
         self._versions = versions
         self._base_folder = base_folder
         self._policy = policy
-        self._served = served
         self._write_merged = write_merged
-        self._base = load_file(base_folder / WEIGHTS)
         self.base_sha256 = hash_file(base_folder / WEIGHTS)
-        self._served_version = BASE_VERSION
+        with safe_open(base_folder / WEIGHTS, framework="pt") as tensors:
+            self._dtype = tensors.get_tensor(next(iter(tensors.keys()))).dtype
 
     def publish(
         self, version: int, parent: int, *, update: int, recent: Sequence[Trajectory], created_at: float
@@ -57,14 +56,13 @@ class Publisher:
         """
         target = self.folder(version)
         draft = start_folder(target)
-        merged = dict(merge_weights(self._policy, self._served.served_dtype))
+        merged = merge_weights(self._policy, self._dtype)
         self._policy.save_adapter(draft / "adapter")
         # PEFT writes a model card that names files of this machine.
         (draft / "adapter" / "README.md").unlink(missing_ok=True)
         if self._write_merged:
             self._write_model(draft / "merged", merged)
         probes = self._probe(parent, merged, recent)
-        self._served_version = version
         (draft / "probes.json").write_text(RootModel[list[Probe]](probes).model_dump_json())
         manifest = Manifest(
             version=version,
@@ -95,7 +93,7 @@ class Publisher:
 
     def _write_model(self, folder: Path, merged: Mapping[str, Tensor]) -> None:
         folder.mkdir()
-        tensors = self._base | dict(merged)
+        tensors = load_file(self._base_folder / WEIGHTS) | {name: tensor.cpu() for name, tensor in merged.items()}
         # An engine that reloads in place keeps the old head of a tied model, silently; so the head is always named.
         if HEAD not in tensors:
             tensors[HEAD] = tensors[EMBEDDINGS].clone()
@@ -108,33 +106,13 @@ class Publisher:
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
 
     def _probe(self, parent: int, merged: Mapping[str, Tensor], recent: Sequence[Trajectory]) -> list[Probe]:
-        if self._served_version != parent:
-            self._served.set_weights(self._weights_of(parent, merged.keys()))
-        sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in recent]
-        parent_logprobs = self._served.score_sequences(sequences)
-        self._served.set_weights(merged)
-        return choose_probes(sequences, self._served.score_sequences(sequences), parent_logprobs)
-
-    def _weights_of(self, version: int, names: Collection[str]) -> dict[str, Tensor]:
-        """The merged weights of an earlier version: from its folder, or the base's with its adapter."""
-        if version == BASE_VERSION:
-            return {name: self._base[name] for name in names}
-        merged = self.folder(version) / "merged" / WEIGHTS
-        if merged.is_file():
-            with safe_open(merged, framework="pt") as tensors:
-                return {name: tensors.get_tensor(name) for name in names}
-        return self._merge_adapter(self.folder(version) / "adapter", names)
-
-    def _merge_adapter(self, folder: Path, names: Collection[str]) -> dict[str, Tensor]:
-        adapter = load_file(folder / "adapter_model.safetensors")
-        config = json.loads((folder / "adapter_config.json").read_text())
-        scale = config["lora_alpha"] / config["r"]
-        weights: dict[str, Tensor] = {}
-        for name in names:
-            prefix = f"base_model.model.{name.removesuffix('.weight')}"
-            delta = scale * (adapter[f"{prefix}.lora_B.weight"] @ adapter[f"{prefix}.lora_A.weight"])
-            weights[name] = (self._base[name].float() + delta).to(self._served.served_dtype)
-        return weights
+        chosen = recent[-CANDIDATES:]
+        sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in chosen]
+        parent_weights: Mapping[str, Tensor] = {}
+        if parent != BASE_VERSION:
+            parent_weights = merge_adapter(self._policy, self.folder(parent) / "adapter", self._dtype)
+        parent_logprobs = score_served(self._policy, parent_weights, sequences)
+        return choose_probes(sequences, score_served(self._policy, merged, sequences), parent_logprobs)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -3,61 +3,68 @@
 Always built from the pristine base, never from merged weights, so that rounding does not add up over versions.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
-from online_rl.base_model import run_trunk
 from online_rl.packing import TokenSequence, pack_sequences
 from online_rl.policy_model import PolicyModel
-from online_rl.token_scores import score_tokens
 
 
-def merge_weights(policy: PolicyModel, served_dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Name and merged weight of each adapted layer: ``round(W + scale · B A)``, summed in float32."""
-    base = {name.replace(".base_layer.", "."): tensor for name, tensor in policy.base.named_parameters()}
-    for name, delta in policy.deltas():
-        yield name, (base[name].float() + delta).to(served_dtype)
+@torch.no_grad()
+def merge_weights(policy: PolicyModel, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Weight of each adapted layer by its name in the base model: ``round(W + s · B A)``, summed in float32."""
+    return {name: round_sum(weight, a, b, scale, dtype) for name, weight, a, b, scale in policy.adapted_weights()}
 
 
-def read_served_dtype(folder: Path) -> torch.dtype:
-    """The precision of the weights in a model folder, which is what the engine serves them in."""
-    with safe_open(folder / "model.safetensors", framework="pt") as tensors:
-        return tensors.get_tensor(next(iter(tensors.keys()))).dtype
+@torch.no_grad()
+def merge_adapter(policy: PolicyModel, adapter: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The same for an adapter folder that was published before. Raises KeyError where it lacks a layer."""
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    scale = config["lora_alpha"] / config["r"]
+    merged: dict[str, Tensor] = {}
+    for name, weight, _, _, _ in policy.adapted_weights():
+        prefix = f"base_model.model.{name.removesuffix('.weight')}"
+        a, b = (tensors[f"{prefix}.lora_{side}.weight"].to(weight.device) for side in "AB")
+        merged[name] = round_sum(weight, a, b, scale, dtype)
+    return merged
 
 
-class ServedModel:
-    """A second instance of the model that holds merged weights, to score probes under what replicas serve.
+def round_sum(weight: Tensor, a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    return torch.addmm(weight.float(), b, a, alpha=scale).to(dtype)
 
-    Its products run in the learner's own precision: the weights are the served ones, the arithmetic is the exact
-    side of the comparison.
-    """
 
-    def __init__(self, model: Any, served_dtype: torch.dtype) -> None:
-        self.model = model
-        self.served_dtype = served_dtype
-        self._device = next(model.parameters()).device
-        self._dtype = next(model.parameters()).dtype
-        self._parameters = dict(model.named_parameters())
-
-    @torch.no_grad()
-    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Put merged weights in place. Layers that are not named stay: they are the base's."""
+@contextmanager
+def serving(policy: PolicyModel, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block the policy computes with `weights` in place of base and adapter, in its own precision."""
+    layers = policy.layers()
+    pristine = {name: layers[name].data for name in weights}
+    try:
         for name, weight in weights.items():
-            self._parameters[name].copy_(weight)
+            layers[name].data = weight.to(pristine[name])
+        with policy.peft.disable_adapter():
+            yield
+    finally:
+        for name, weight in pristine.items():
+            layers[name].data = weight
 
-    @torch.no_grad()
-    def score_sequences(self, sequences: Sequence[TokenSequence], max_tokens: int = 1024) -> list[Tensor]:
-        """For each sequence, float32 ``[N]``: the log-probabilities of its N action tokens, on the CPU."""
-        found: dict[int, Tensor] = {}
-        head = self.model.get_output_embeddings()
+
+@torch.no_grad()
+def score_served(
+    policy: PolicyModel, weights: Mapping[str, Tensor], sequences: Sequence[TokenSequence], max_tokens: int = 512
+) -> list[Tensor]:
+    """For each sequence, float32 ``[N]``: log-probabilities of its N action tokens under served `weights` (none: the
+    base model's), on the CPU. The weights are those served; the arithmetic is the learner's, the exact side of the
+    comparison."""
+    found: dict[int, Tensor] = {}
+    with serving(policy, weights):
         for pack in pack_sequences(sequences, max_tokens):
-            pack = pack.to(self._device)
-            hidden = run_trunk(self.model, pack)[pack.context].to(self._dtype)
-            logprobs = score_tokens(hidden, head.weight, head.bias, pack.targets)[0].cpu()
+            logprobs = policy.score(pack).logprobs.cpu()
             found |= dict(zip(pack.members, logprobs.split(pack.lengths.tolist()), strict=True))
-        return [found[index] for index in range(len(sequences))]
+    return [found[index] for index in range(len(sequences))]

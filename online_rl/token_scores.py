@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 256
+CHUNK = 128
 
 
 class _TokenLogprobs(torch.autograd.Function):

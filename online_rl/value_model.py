@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from online_rl.base_model import UnusableModel, run_trunk
 from online_rl.packing import Pack
-from online_rl.policy_model import add_lora, mixed_precision
+from online_rl.policy_model import add_lora
 
 MLP = re.compile(r"\.(mlp|feed_forward|ffn|block_sparse_moe)\.")
 
@@ -41,8 +41,7 @@ class ValueModel:
     def values(self, pack: Pack) -> Tensor:
         """float32 ``[T]``, with gradient where it is enabled. At the start all 0."""
         pack = pack.to(self.device)
-        with mixed_precision(self.device, self.dtype):
-            hidden = run_trunk(self.base, pack)[pack.context].float()
+        hidden = run_trunk(self.base, pack)[pack.context].float()
         # Unit length, so that one step of the head moves a value by about the learning rate times √width, whatever
         # the scale of the base model's hidden states.
         return self.head(nn.functional.normalize(hidden, dim=-1))[:, 0]

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-import torch
 
-from online_rl.base_model import load_base
 from online_rl.checkpoint import Checkpoints
 from online_rl.drift import DriftMonitor
 from online_rl.learner import restore
@@ -15,12 +13,11 @@ from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop
 from online_rl.publish import Publisher
 from online_rl.registry import Registry
-from online_rl.served_weights import ServedModel, read_served_dtype
 from online_rl.settings import DriftSettings, LearnerSettings
 from online_rl.tables import metadata
 from online_rl.trainer import Trainer
 from tests.learner.fakes import FakeLog, FakeRecord
-from tests.learner.tiny import CPU, SETTINGS, make_models, make_trajectories
+from tests.learner.tiny import SETTINGS, make_models, make_trajectories
 
 
 @dataclass
@@ -56,8 +53,7 @@ def make_service(
     engine = sa.create_engine(f"sqlite:///{folder / 'test.db'}")
     metadata.create_all(engine)
     policy, value = make_models(model_folder)
-    served = ServedModel(load_base(model_folder, CPU, torch.float32), read_served_dtype(model_folder))
-    publisher = Publisher(folder / "versions", model_folder, policy, served, write_merged=True)
+    publisher = Publisher(folder / "versions", model_folder, policy, write_merged=True)
     trainer = Trainer(policy, value, settings)
     checkpoints = Checkpoints(folder / "checkpoints", 2)
     restored = restore(trainer, publisher, checkpoints)

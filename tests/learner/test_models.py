@@ -49,6 +49,26 @@ def test_the_gradient_without_logits_equals_that_of_log_softmax():
     torch.testing.assert_close(ours, hidden.grad, atol=1e-5, rtol=1e-5)
 
 
+def test_lean_products_equal_peft(model_folder):
+    policy, _ = make_models(model_folder)
+    torch.manual_seed(3)
+    for parameter in policy.parameters().values():
+        torch.nn.init.normal_(parameter, std=0.3)
+    (pack,) = pack_sequences(sequences_of(make_trajectories(4)), 1000)
+    results = []
+    for _ in ("lean", "peft"):
+        policy.peft.zero_grad()
+        logprobs = policy.score(pack).logprobs
+        logprobs.sum().backward()
+        results.append((logprobs.detach(), {n: p.grad for n, p in policy.parameters().items()}))
+        for module in policy.peft.modules():
+            module.__dict__.pop("forward", None)
+    (ours, our_gradients), (theirs, their_gradients) = results
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    for name, gradient in their_gradients.items():
+        torch.testing.assert_close(our_gradients[name], gradient, atol=2e-3, rtol=2e-3)
+
+
 def test_exactly_the_adapters_of_linear_layers_train(models):
     policy, value = models
     adapted = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name in policy.parameters()}

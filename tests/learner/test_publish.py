@@ -8,20 +8,17 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from online_rl.base_model import load_base
 from online_rl.durable_files import hash_file
 from online_rl.packing import TokenSequence
 from online_rl.probes import COUNT, choose_probes
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.schemas import Manifest, Probe
-from online_rl.served_weights import ServedModel, read_served_dtype
 from tests.learner.tiny import CPU, make_model_folder, make_models, make_trajectories
 
 
 def make_publisher(tmp_path, folder):
     policy, _ = make_models(folder)
-    served = ServedModel(load_base(folder, CPU, torch.float32), read_served_dtype(folder))
-    return policy, Publisher(tmp_path / "versions", folder, policy, served, write_merged=True)
+    return policy, Publisher(tmp_path / "versions", folder, policy, write_merged=True)
 
 
 def change(policy, seed):

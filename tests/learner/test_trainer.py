@@ -131,7 +131,8 @@ def test_metrics_are_complete_and_finite(model_folder):
     batch = [make_trajectory(n, spans=spans(n), metrics={"helpful": 1.0}) for n in range(4)]
     metrics = trainer.update(batch, current_version=5)
     wanted = """reward/mean reward/std reward/metric/helpful value/loss value/explained_variance value/grad_norm
-        value/mean advantage/mean advantage/std policy/loss policy/mask_ratio policy/ratio_mean policy/ratio_max policy/behavior_kl
+        value/mean advantage/mean advantage/std policy/loss policy/mask_ratio policy/ratio_mean policy/ratio_max
+        policy/behavior_kl
         policy/kl_to_base policy/entropy policy/grad_norm policy/skipped staleness/mean staleness/max batch/tokens
         batch/action_tokens batch/trajectories seconds/value seconds/policy seconds/update"""
     assert set(wanted.split()) <= metrics.keys()
