@@ -137,6 +137,19 @@ async def check_an_abort_is_captured(subject: Subject, stream: bool) -> None:
     assert subject.gate.running == 0
 
 
+async def check_a_reader_that_stops_ends_the_request(subject: Subject) -> None:
+    await proved_label(subject, 8)
+    context()
+    stream = subject.generate(PROMPT, subject.params(5000, True, None), REQUEST)
+    await anext(stream)
+    await stream.aclose()
+    (generation,) = subject.generations
+    assert generation.finish_reason == "abort"
+    assert generation.token_ids
+    assert subject.engine.label_of_first_token(REQUEST) is None
+    assert subject.gate.running == 0
+
+
 async def check_logprobs_at_positions(subject: Subject) -> None:
     rows = await subject.engine.logprobs_at([([1, 2, 3], [1, 2]), ([4, 5, 6, 7], [3, 1, 2])])
     assert [len(row) for row in rows] == [2, 3]

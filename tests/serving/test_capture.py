@@ -42,6 +42,10 @@ async def test_an_abort_is_captured(subject: Subject, stream: bool):
     await conformance.check_an_abort_is_captured(subject, stream)
 
 
+async def test_a_reader_that_stops_ends_the_request(subject: Subject):
+    await conformance.check_a_reader_that_stops_ends_the_request(subject)
+
+
 async def test_logprobs_at_positions(subject: Subject):
     await conformance.check_logprobs_at_positions(subject)
 
