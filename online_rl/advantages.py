@@ -36,14 +36,6 @@ def place_rewards(final: Tensor, lengths: Tensor) -> Tensor:
     return rewards
 
 
-def penalise_divergence(advantages: Tensor, policy_logprobs: Tensor, base_logprobs: Tensor, beta: float) -> Tensor:
-    """``A_t − β (logπ_t − logπ_base,t)``: the guard that keeps the policy's language close to the base model's.
-
-    All ``[T]``; no gradient flows through the penalty.
-    """
-    return advantages - beta * (policy_logprobs.detach() - base_logprobs)
-
-
 def _discounted_suffix_sums(x: Tensor, decay: Tensor) -> Tensor:
     """``y_t = x_t + c y_{t+1}`` for each row of ``x[B, N]`` with ``c = decay[B]``, in log₂ N steps by doubling.
 

@@ -47,8 +47,11 @@ def choose_device(settings: LearnerSettings) -> torch.device:
 
 def choose_dtype(settings: LearnerSettings, device: torch.device) -> torch.dtype:
     """`auto` takes bfloat16 only where it is multiplied in hardware: emulated, it is 5 times slower than float32."""
-    if settings.dtype != "auto":
-        return getattr(torch, settings.dtype)
+    return best_dtype(device) if settings.dtype == "auto" else getattr(torch, settings.dtype)
+
+
+def best_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where it is multiplied in hardware, else float32."""
     if device.type == "cuda":
         return torch.bfloat16
     fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()

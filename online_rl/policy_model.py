@@ -1,7 +1,6 @@
 """The policy in training: a frozen base model and a LoRA adapter on all its linear layers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,9 @@ from torch import Tensor, nn
 from online_rl.base_model import run_trunk
 from online_rl.lora_linear import use_lean_products
 from online_rl.packing import Pack
-from online_rl.token_scores import score_tokens
+from online_rl.token_scores import Scores, score_tokens
 
 ADAPTER = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Of the action tokens of a pack, float32 ``[T]`` each: log-probabilities, and entropies without gradient."""
-
-    logprobs: Tensor
-    entropies: Tensor
 
 
 def add_lora(model: Any, *, rank: int, alpha: float, target: str | list[str], seed: int) -> PeftModel:
@@ -57,18 +48,29 @@ class PolicyModel:
         self.vocabulary: int = base.get_input_embeddings().weight.shape[0]
         self.peft = add_lora(base, rank=rank, alpha=alpha, target="all-linear", seed=seed)
 
-    def score(self, pack: Pack) -> Scores:
-        """Under the weights in training, with gradient where it is enabled."""
+    def score(self, pack: Pack, reference: Tensor | None = None) -> Scores:
+        """Under the weights in training, with gradient where it is enabled.
+
+        `reference` ``[T, H]``, of `base_hidden`, adds the divergence from the base model.
+        """
         pack = pack.to(self.device)
-        hidden = run_trunk(self.base, pack)[pack.context]
         head = self.base.get_output_embeddings()
-        return Scores(*score_tokens(hidden, head.weight, head.bias, pack.targets))
+        return score_tokens(self._hidden(pack), head.weight, head.bias, pack.targets, reference)
+
+    @torch.no_grad()
+    def base_hidden(self, pack: Pack) -> Tensor:
+        """Hidden states ``[T, H]`` of the base model before each action token: the reference of the KL guard."""
+        with self.peft.disable_adapter():
+            return self._hidden(pack.to(self.device))
 
     @torch.no_grad()
     def score_base(self, pack: Pack) -> Scores:
-        """Under the base model: the reference of the KL guard."""
+        """Under the base model."""
         with self.peft.disable_adapter():
             return self.score(pack)
+
+    def _hidden(self, pack: Pack) -> Tensor:
+        return run_trunk(self.base, pack)[pack.context]
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trained parameters by name, in a fixed order."""

@@ -27,7 +27,7 @@ class LearnerSettings(BaseModel):
     """AdamW step of the value model."""
     value_updates: Annotated[int, Field(ge=0)] = 2
     """K: value updates for each policy update."""
-    value_warmup: Annotated[int, Field(ge=0)] = 10
+    value_warmup: Annotated[int, Field(ge=0)] = 4
     """Value updates before the first policy update."""
     advantages_from: Literal["before", "after"] = "before"
     """Whether advantages use the values before or after the K value updates."""
@@ -41,8 +41,8 @@ class LearnerSettings(BaseModel):
     """Discount for each action token."""
     gae_alpha: Positive = 1.5
     """α in λ = 1 − 1/(α·l)."""
-    kl_coefficient: NonNegative = 0.02
-    """β: per-token penalty for leaving the frozen base model, in the advantage."""
+    kl_coefficient: NonNegative = 0.1
+    """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
     entropy_floor: NonNegative = 0.0
     """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
     max_staleness: Annotated[int, Field(ge=0)] = 8

@@ -4,9 +4,9 @@
 
     batch ─► value model  V ─┬─ K × (squared error to the return ─► step)
                              ▼ values of the first pass ("before")
-             base model  logπ_base ─► advantages = GAE(r, V) − β (logπ − logπ_base)
+                                      advantages = GAE(r, V)
                              ▼
-             policy      logπ ─► objective ─► step
+     base ─► policy      logπ ─► objective + β·KL(π ‖ base) ─► step
 
 The forward pass of the first value update also gives the values for the advantages, and the policy's forward pass
 also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
@@ -14,18 +14,19 @@ also gives the log-probabilities of the KL guard and of all figures: nothing is 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.adam import NamedAdam
-from online_rl.advantages import compute_advantages, penalise_divergence
+from online_rl.advantages import compute_advantages
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.policy_model import PolicyModel
 from online_rl.settings import LearnerSettings
+from online_rl.token_scores import Scores
 from online_rl.update_metrics import describe_policy, describe_trajectories, describe_values
 from online_rl.value_model import ValueModel, value_loss
 
@@ -97,14 +98,14 @@ class Trainer:
         return describe_trajectories(trajectories, current_version) | value_metrics | policy_metrics | seconds
 
     def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
-        """K value updates (more before the first policy update); values ``[T]`` of each pack for the advantages."""
-        steps = self.settings.value_updates
+        """K value updates, after the warm-up where it is the first; values ``[T]`` of each pack for the advantages."""
         if self.counters.updates == 0:
-            steps = max(steps, self.settings.value_warmup)
+            for _ in range(self.settings.value_warmup):
+                self._step_value(batch, [])
         before: list[Tensor] = []
         losses: list[float] = []
         norms: list[float] = []
-        for step in range(steps):
+        for step in range(self.settings.value_updates):
             values, loss, norm = self._step_value(batch, before)
             losses.append(loss)
             norms.append(norm)
@@ -154,8 +155,7 @@ class Trainer:
         parts: list[PolicyPart] = []
         total = 0.0
         for part, part_values in zip(batch.packs, values, strict=True):
-            base_logprobs = self.policy.score_base(part.pack).logprobs
-            scores = self.policy.score(part.pack)
+            scores = self.policy.score(part.pack, self.policy.base_hidden(part.pack))
             advantages = compute_advantages(
                 part_values,
                 part.token_rewards,
@@ -163,19 +163,19 @@ class Trainer:
                 gamma=self.settings.gamma,
                 alpha=self.settings.gae_alpha,
             )
-            guarded = penalise_divergence(advantages, scores.logprobs, base_logprobs, self.settings.kl_coefficient)
-            loss, _ = self.objective.loss(objective_inputs(part, scores.logprobs, guarded, batch))
+            objective, _ = self.objective.loss(objective_inputs(part, scores.logprobs, advantages, batch))
+            # Exact over the vocabulary, not estimated on the sampled tokens: see docs/adr/0001-exact-kl-guard.md.
+            loss = objective + self.settings.kl_coefficient * scores.kl.sum() / batch.total_tokens
             loss.backward()
             total += loss.item()
-            parts.append(
-                PolicyPart(scores.logprobs.detach(), scores.entropies, base_logprobs, advantages, guarded, part)
-            )
+            parts.append(PolicyPart(detach_scores(scores), advantages, part))
         norm = self._policy_optimizer.clip(self.settings.max_grad_norm)
         require_finite("policy", total, norm)
         metrics = describe_policy(
-            logprobs=torch.cat([part.logprobs for part in parts]),
-            base_logprobs=torch.cat([part.base_logprobs for part in parts]),
-            entropies=torch.cat([part.entropies for part in parts]),
+            logprobs=torch.cat([part.scores.logprobs for part in parts]),
+            base_logprobs=torch.cat([part.scores.reference_logprobs for part in parts]),
+            kl=torch.cat([part.scores.kl for part in parts]),
+            entropies=torch.cat([part.scores.entropies for part in parts]),
             advantages=torch.cat([part.advantages for part in parts]),
         )
         self.kl_to_base = metrics["policy/kl_to_base"]
@@ -192,11 +192,11 @@ class Trainer:
         """The objective's figures of the whole batch, from the log-probabilities that are there already."""
         behavior = [part.source.behavior_logprobs for part in parts]
         inputs = ObjectiveInputs(
-            policy_logprobs=torch.cat([part.logprobs for part in parts]),
+            policy_logprobs=torch.cat([part.scores.logprobs for part in parts]),
             behavior_logprobs=None
             if any(b is None for b in behavior)
             else torch.cat([b for b in behavior if b is not None]),
-            advantages=torch.cat([part.guarded for part in parts]),
+            advantages=torch.cat([part.advantages for part in parts]),
             rewards=torch.cat([part.source.rewards for part in parts]),
             lengths=torch.cat([part.source.pack.lengths for part in parts]),
             groups=torch.cat([part.source.groups for part in parts]),
@@ -219,14 +219,17 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPart:
-    """What the policy update of one pack computed, detached, ``[T]`` each."""
+    """What the policy update of one pack computed, detached."""
 
-    logprobs: Tensor
-    entropies: Tensor
-    base_logprobs: Tensor
+    scores: Scores
     advantages: Tensor
-    guarded: Tensor
+    """``[T]``."""
     source: TrainingPack
+
+
+def detach_scores(scores: Scores) -> Scores:
+    """Without the graph, so that a pack's activations can go before the next pack."""
+    return replace(scores, logprobs=scores.logprobs.detach(), kl=scores.kl.detach())
 
 
 def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, batch: Batch) -> ObjectiveInputs:

@@ -46,16 +46,16 @@ def describe_values(
 
 
 def describe_policy(
-    *, logprobs: Tensor, base_logprobs: Tensor, entropies: Tensor, advantages: Tensor
+    *, logprobs: Tensor, base_logprobs: Tensor, kl: Tensor, entropies: Tensor, advantages: Tensor
 ) -> dict[str, float]:
-    """All ``[T]``. ``kl_to_base`` is the mean of ``logπ − logπ_base`` over sampled tokens, nats a token.
+    """All ``[T]``. ``kl_to_base`` is the mean of KL(π ‖ base) over the vocabulary, nats a token.
 
     ``base_logprob`` says how natural the answers are to the base model: gibberish makes it fall.
     """
     return {
         "policy/logprob": float(logprobs.mean()),
         "policy/base_logprob": float(base_logprobs.mean()),
-        "policy/kl_to_base": float((logprobs - base_logprobs).mean()),
+        "policy/kl_to_base": float(kl.mean()),
         "policy/entropy": float(entropies.mean()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std(unbiased=False)),

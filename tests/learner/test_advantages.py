@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from online_rl.advantages import compute_advantages, compute_returns, penalise_divergence, place_rewards
+from online_rl.advantages import compute_advantages, compute_returns, place_rewards
 
 
 def naive_advantages(values, rewards, lengths, gamma, alpha):
@@ -53,13 +53,6 @@ def test_intermediate_rewards_count_from_where_they_are():
 def test_rewards_lie_on_the_last_token():
     placed = place_rewards(torch.tensor([1.0, 2.0]), torch.tensor([2, 3]))
     assert placed.tolist() == [0.0, 1.0, 0.0, 0.0, 2.0]
-
-
-def test_divergence_lowers_the_advantage_without_gradient():
-    logprobs = torch.tensor([-1.0, -3.0], requires_grad=True)
-    got = penalise_divergence(torch.tensor([0.5, 0.5]), logprobs, torch.tensor([-2.0, -2.0]), 0.1)
-    assert got.tolist() == pytest.approx([0.4, 0.6])
-    assert not got.requires_grad
 
 
 @settings(max_examples=60, deadline=None)

@@ -95,8 +95,11 @@ def test_the_entropy_floor_skips_the_policy_step_only(model_folder):
 
 def test_warm_up_comes_before_the_first_policy_update_only(model_folder):
     trainer = make_trainer(model_folder, with_settings(value_warmup=5))
-    assert [trainer.update(make_trajectories(4))["value/updates"] for _ in range(3)] == [5.0, 2.0, 2.0]
-    assert trainer.counters.value_updates == 9
+    made: list[int] = []
+    for _ in range(3):
+        trainer.update(make_trajectories(4))
+        made.append(trainer.counters.value_updates)
+    assert made == [5 + 2, 5 + 4, 5 + 6]
 
 
 @pytest.mark.parametrize(("k", "source"), [(0, "before"), (2, "before"), (2, "after")])
