@@ -43,8 +43,10 @@ class Progress(BaseModel):
     base_answers: list[JudgedAnswer] = []
     rewards: list[list[float]] = []
     """Of each phase begun, in the order of rating."""
+    held_out: list[list[JudgedAnswer]] = []
+    """Answers to the held-out questions at the end of each phase finished."""
     quality: list[dict[str, float]] = []
-    """Of each phase finished and judged."""
+    """Of each phase judged."""
     requests: int = 0
     failed_requests: int = 0
     feedback_accepted: int = 0

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 OPEN_BATCHES = 2
 """Batches of trajectories that may be open, see `online_rl.demo.pacing`."""
+HELD_OUT_ANSWERS = 2
+"""To each held-out question: fewer make the judge's verdict a matter of luck."""
 DRAIN_SECONDS = 60.0
 """At the end: how long the learner may go without progress before its rest is left alone."""
 
@@ -177,10 +179,12 @@ class DemoRun:
         judging: list[asyncio.Task[None]] = []
         async with self.users.watching():
             for index in range(len(self.progress.quality), len(self.options.phase_names)):
-                await self._run_phase(index)
-                self._say("asking the held-out questions")
-                answers = await self._ask_held_out()
-                judging.append(asyncio.create_task(self._judge(answers, judging[-1] if judging else None)))
+                if index == len(self.progress.held_out):
+                    await self._run_phase(index)
+                    self._say("asking the held-out questions")
+                    self.progress.held_out.append(await self._ask_held_out())
+                    self._save()
+                judging.append(asyncio.create_task(self._judge(index, judging[-1] if judging else None)))
             self._say("judging held-out answers; the learner finishes its last batches")
             await asyncio.gather(*judging, self._drain())
         return await self._read_status()
@@ -205,7 +209,7 @@ class DemoRun:
         await self.users.run_phase(index, name, len(rewards), self.options.trajectories, rated)
 
     async def _ask_held_out(self, version: int | None = None) -> list[JudgedAnswer]:
-        """One answer to each held-out question, kept out of training. Raises DemoError where one cannot be had."""
+        """`HELD_OUT_ANSWERS` to each held-out question, none of them trained on. Raises DemoError where one fails."""
         gate = asyncio.Semaphore(CONCURRENCY)
 
         async def ask(topic: str) -> JudgedAnswer:
@@ -219,13 +223,13 @@ class DemoRun:
                 await asyncio.sleep(2.0)
             raise DemoError("a held-out question was not answered in 10 tries; see the service's logs")
 
-        return list(await asyncio.gather(*map(ask, HELD_OUT_TOPICS)))
+        return list(await asyncio.gather(*map(ask, HELD_OUT_TOPICS * HELD_OUT_ANSWERS)))
 
-    async def _judge(self, answers: list[JudgedAnswer], before: asyncio.Task[None] | None) -> None:
+    async def _judge(self, index: int, before: asyncio.Task[None] | None) -> None:
         """Score one phase's held-out answers and write the report so far; the phases are judged one by one."""
         if before is not None:
             await before
-        parts = await judge_apart(self.judge, answers, self.progress.base_answers)
+        parts = await judge_apart(self.judge, self.progress.held_out[index], self.progress.base_answers)
         self.progress.quality.append(parts)
         self._save()
         if self.options.report is not None:

@@ -31,6 +31,9 @@ class StubService:
     """How many of the next feedback posts are stored but answered with 503."""
     refuse_feedback: bool = False
     learning: bool = True
+    polls_per_update: int = 1
+    """The learner is done with a batch at every this many looks at the status."""
+    polls: int = 0
     version: int = 0
     chats: list[dict[str, Any]] = field(default_factory=list)
     untrained: list[str] = field(default_factory=list)
@@ -89,7 +92,12 @@ class StubService:
         return JSONResponse({"feedback_id": key}, status_code=200 if known else 202)
 
     async def status(self, _request: Request) -> Response:
-        if self.learning and len(self.feedback) - self.trained >= self.batch:
+        self.polls += 1
+        if (
+            self.learning
+            and self.polls % self.polls_per_update == 0
+            and len(self.feedback) - self.trained >= self.batch
+        ):
             self.trained += self.batch
             self.version += 1
         return JSONResponse(

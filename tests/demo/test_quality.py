@@ -32,6 +32,7 @@ def test_language_passes(text: str) -> None:
         "great great great great great!",
         "I love it! I love it! I love it! I love it!",
         "the cat the dog the cat the dog the cat the dog the cat the dog.",
+        "It is such fun, it is good fun, and it is a game for all of the family.",
         "I love apples!!!!!!!",
         "1 2 3 4 5 6 7 8 9 10 11 12 apples are good",
         "Les montagnes enneigées étaient magnifiques hier soir.",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from online_rl.demo import runner, users
 from online_rl.demo.options import DemoError, DemoOptions
 from online_rl.demo.progress import FILE, Progress, open_progress
 from online_rl.demo.report import Report
-from online_rl.demo.runner import DemoRun, choose_api_key
+from online_rl.demo.runner import HELD_OUT_ANSWERS, DemoRun, choose_api_key
 from online_rl.demo.topics import HELD_OUT_TOPICS
 from tests.demo.stub_service import StubService
 
@@ -24,6 +25,9 @@ REPORT_KEYS = {
 PHASE_KEYS = {
     "name", "trajectories", "reward_first", "reward_last", "quality_last", "quality_parts", "recovered_after",
 }  # fmt: skip
+
+
+HELD_OUT = HELD_OUT_ANSWERS * len(HELD_OUT_TOPICS)
 
 
 class NoProcess:
@@ -44,8 +48,16 @@ class NoProcess:
 
 class FixedJudge:
     def judge(self, answers: list[object], base_answers: list[object]) -> dict[str, float]:
-        assert len(answers) == len(base_answers) == len(HELD_OUT_TOPICS)
+        assert len(answers) == len(base_answers) == HELD_OUT
         return {"likelihood": 0.9, "diversity": 0.85}
+
+
+class SlowJudge:
+    """An interrupted program must not wait for it."""
+
+    def judge(self, answers: list[object], base_answers: list[object]) -> dict[str, float]:
+        time.sleep(600)
+        raise AssertionError("nobody waits for this")
 
 
 @pytest.fixture(autouse=True)
@@ -79,13 +91,13 @@ async def test_report_has_what_was_promised(tmp_path: Path) -> None:
     assert written.keys() >= REPORT_KEYS | {"seed", "commit", "machine"}
     assert [phase["name"] for phase in written["phases"]] == ["enthusiastic", "concise"]
     assert all(phase.keys() == PHASE_KEYS for phase in written["phases"])
-    assert written["requests"] == 64 + 3 * len(HELD_OUT_TOPICS)
+    assert written["requests"] == 64 + 3 * HELD_OUT
     assert written["feedback_accepted"] == written["trajectories_trained"] == 64
     assert written["phases"][0]["quality_last"] == 0.85
     assert written["phases"][1]["reward_first"] == 1.0
     assert written["phases"][1]["recovered_after"] == 32
     assert written["failed_requests"] == 0
-    assert len(stub.untrained) == 3 * len(HELD_OUT_TOPICS)
+    assert len(stub.untrained) == 3 * HELD_OUT
     assert run.service.stopped  # type: ignore[attr-defined]
 
 
@@ -112,7 +124,7 @@ async def test_an_interrupted_run_goes_on_in_its_phase(tmp_path: Path, monkeypat
     assert [phase.trajectories for phase in report.phases] == [32, 32]
     assert second.progress.rewards[1][:done] == progress.rewards[1]
     assert report.feedback_accepted >= 64
-    assert stub.untrained.count(f"What do you think about {HELD_OUT_TOPICS[0]}?") == 3  # the base was not asked again
+    assert stub.untrained.count(f"What do you think about {HELD_OUT_TOPICS[0]}?") == 6  # the base was not asked again
 
 
 def test_only_the_same_unfinished_run_resumes(tmp_path: Path) -> None:
@@ -217,3 +229,21 @@ def test_progress_survives_a_broken_file(tmp_path: Path) -> None:
 def test_every_committed_report_parses() -> None:
     for path in sorted((Path(runner.__file__).parents[2] / "docs" / "results").glob("*.json")):
         Report.model_validate_json(path.read_text())
+
+
+async def test_a_run_interrupted_while_judging_only_judges(tmp_path: Path) -> None:
+    options = make_options(tmp_path, phases=("enthusiastic",))
+    stub = StubService()
+    async with stub.serving():
+        first = make_run(options, stub)
+        first.judge = SlowJudge()  # type: ignore[assignment]
+        task = asyncio.create_task(first.run())
+        while not first.progress.held_out:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        asked = len(stub.chats)
+        report = await make_run(options, stub).run()
+    assert len(stub.chats) == asked
+    assert report.phases[0].trajectories == 32

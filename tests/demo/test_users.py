@@ -47,7 +47,7 @@ async def test_every_answer_is_rated_once_by_its_own_text() -> None:
 
 
 async def test_pace_keeps_two_batches_open_at_most() -> None:
-    stub = StubService()
+    stub = StubService(polls_per_update=20)
     async with stub.serving():
         await run_phase(stub, 128, limit=32)
     assert 16 < stub.most_outstanding <= 32
