@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from online_rl.config import Settings
+from online_rl.service.broker import free_port
 from online_rl.service.worker_setup import worker_setup
 
 NAMESPACE = "online_rl"
@@ -35,8 +36,15 @@ def prepare_environment(settings: Settings) -> None:
         # Makes 127.0.0.1 the node's address, and Ray's own servers then listen on nothing else (docs/adr).
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     if settings.serving.haproxy:
-        folder = Path(tempfile.gettempdir()) / f"online-rl-haproxy-{os.getuid()}-{settings.serving.port}"
+        # HAProxy takes a socket path of 97 characters, and Ray puts a node id of 56 into it.
+        folder = Path(tempfile.gettempdir()) / f"orl-{settings.serving.port}"
         os.environ["RAY_SERVE_ENABLE_HA_PROXY"] = "1"
+        os.environ["RAY_SERVE_HAPROXY_METRICS_ENABLED"] = "0"
+        # The fixed ports would be a second service's too.
+        os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
+        os.environ["RAY_SERVE_HAPROXY_STATS_PORT"] = str(free_port())
+        # Replicas would wait 30 s for other machines' proxies to hear that they are going.
+        os.environ["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] = "1"
         os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
         os.environ["RAY_SERVE_HAPROXY_SOCKET_PATH"] = str(folder / "admin.sock")
         os.environ["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"] = str(folder)
@@ -52,7 +60,7 @@ def start_ray(settings: Settings, logs: Path) -> None:
         "namespace": NAMESPACE,
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        "runtime_env": {"worker_process_setup_hook": worker_setup(logs, local)},
+        "runtime_env": {"worker_process_setup_hook": worker_setup(logs, local=local, haproxy=settings.serving.haproxy)},
     }
     if local:
         options |= {

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _EVERYWHERE = ("[::]:", "0.0.0.0:")
 
@@ -27,6 +28,19 @@ def bind_grpc_to_loopback() -> None:
     tls_utils.add_port_to_grpc_server = lambda server, address: bind(server, loopback_only(address))
 
 
+def bind_haproxy_to_loopback() -> None:
+    """Its statistics and metrics pages listen everywhere, whatever the host of the frontend is."""
+    from ray.serve._private import haproxy
+
+    module: Any = haproxy
+    template: str = module.HAPROXY_CONFIG_TEMPLATE
+    for everywhere in ("bind :{{ config.metrics_port }}", "bind *:{{ config.stats_port }}"):
+        if everywhere not in template:
+            raise RuntimeError(f"this version of Ray Serve has no {everywhere!r} to bind to loopback")
+        template = template.replace(everywhere, everywhere.replace(" *:", " :").replace(" :", " 127.0.0.1:"))
+    module.HAPROXY_CONFIG_TEMPLATE = template
+
+
 def log_to_file(folder: Path, name: str) -> None:
     """Everything that this process logs also goes to ``<name>.log`` in `folder`."""
     handler = logging.FileHandler(folder / f"{name}.log", delay=True)
@@ -39,12 +53,14 @@ def log_to_file(folder: Path, name: str) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def worker_setup(logs: Path, local: bool) -> Callable[[], None]:
+def worker_setup(logs: Path, *, local: bool, haproxy: bool) -> Callable[[], None]:
     """The function that Ray runs in each worker process of a local (`local`) or a shared cluster."""
 
     def set_up() -> None:
         if local:
             bind_grpc_to_loopback()
+        if local and haproxy:
+            bind_haproxy_to_loopback()
         if os.access(logs, os.W_OK):
             log_to_file(logs, "workers")
 
