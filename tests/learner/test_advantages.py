@@ -1,6 +1,5 @@
 """Advantages by hand, and the fast version against the equation written out."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

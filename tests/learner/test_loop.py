@@ -50,6 +50,21 @@ def test_an_id_that_comes_again_does_not_train_again(tmp_path, model_folder):
     assert service.column(TRAINED) == ids(0, 1, 2, 3)
 
 
+def test_an_id_that_was_trained_on_or_dropped_is_never_taken_again(tmp_path, model_folder):
+    log = FakeLog()
+    log.append(make_trajectory(90, greedy=True), *make_trajectories(4))
+    service = make_service(tmp_path, model_folder, log)
+    assert service.loop.round()
+    log.append(make_trajectory(90, greedy=True), *make_trajectories(4))
+    assert not service.loop.round()
+    assert service.loop.waiting == 0
+    restarted = make_service(tmp_path, model_folder, log)
+    log.append(*make_trajectories(4))
+    assert not restarted.loop.round()
+    assert restarted.trainer.counters.updates == 1
+    assert service.column(sa.select(updates.c.update)) == [1]
+
+
 def test_a_short_batch_trains_after_its_time(tmp_path, model_folder):
     now = [0.0]
     log = FakeLog()
