@@ -143,7 +143,7 @@ def wait_running(names: set[str], ready: Callable[[str], None], stopped: Callabl
                 raise ClusterError(f"{name} does not start: {_last_lines(message)}")
         if time.monotonic() > deadline:
             raise ClusterError(f"{', '.join(sorted(waiting))} did not start within {seconds:.0f} s")
-        time.sleep(0.25)
+        time.sleep(0.5)
 
 
 def _last_lines(message: str, count: int = 4) -> str:
