@@ -41,7 +41,7 @@ class LearnerSettings(BaseModel):
     """Discount for each action token."""
     gae_alpha: Positive = 1.5
     """α in λ = 1 − 1/(α·l)."""
-    kl_coefficient: NonNegative = 0.1
+    kl_coefficient: NonNegative = 0.03
     """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
     entropy_floor: NonNegative = 0.0
     """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
