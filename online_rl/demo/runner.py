@@ -54,6 +54,9 @@ def termination_as_interrupt() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts what it puts in the background; SIGTERM would then end nothing.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     former = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
