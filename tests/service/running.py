@@ -14,7 +14,7 @@ import httpx
 import psutil
 
 COMMAND = Path(sys.executable).with_name("online-rl")
-START_SECONDS = 400.0
+START_SECONDS = 500.0
 """Generous: another test run may be on the same two cores."""
 
 
