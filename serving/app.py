@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 
@@ -29,11 +30,10 @@ MAX_ONGOING = 1024
 
 
 def policy_application(settings: Settings, bootstrap_servers: str) -> Application:
-    """For Ray Serve, at the route prefix ``/v1``."""
-    import torch
-
+    """For Ray Serve, at the route prefix ``/v1``; Ray must be connected."""
     resources: dict[str, Any] = {"num_cpus": 1}
-    if torch.cuda.is_available():
+    # Asked of the cluster, not of torch: importing that here would cost every start seconds.
+    if ray.cluster_resources().get("GPU"):
         resources["num_gpus"] = int(settings.serving.engine_args.get("tensor_parallel_size", 1))
     folders = {
         "data_dir": settings.data_dir.absolute(),

@@ -81,7 +81,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(Path(Settings().model_path), tmp_path_factory.mktemp("versions"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Iterator[Policy]:
     begun = time.monotonic()
     folder = tmp_path_factory.mktemp("policy")
