@@ -1,9 +1,9 @@
 """The tastes of the simulated users: what they ask, and which answers they like.
 
 The prompt offers three styles, so that the base model shows each of them now and then and a taste can be learned
-from; under a prompt without that choice the styles are too rare to learn anything from single answers. Of 214 answers of
-the base model through the service, quality × style was 0.31 enthusiastic, 0.10 question, 0.13 concise; 0.81 passed the
-quality check alone.
+from; under a prompt without that choice the styles are too rare to learn anything from single answers. Of 214 answers
+of the base model through the service, quality × style was 0.31 enthusiastic, 0.10 question, 0.13 concise; 0.81 passed
+the quality check alone.
 """
 
 from collections.abc import Callable
