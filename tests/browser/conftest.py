@@ -79,8 +79,9 @@ def serve(folder: Path, *, past: bool, port: int = 0, **settings: Any) -> Iterat
     engine.dispose()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for a module, not for the session: while it is open an event loop runs, and no asynchronous test can."""
     if not Path(CHROMIUM).exists():
         message = f"no Chromium at {CHROMIUM}; install Debian's package chromium or set CHROMIUM"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
