@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serving import engine_wait
 from serving.capture import SampledSoFar
 
 GIB = 1 << 30
@@ -59,6 +60,14 @@ def runs_on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU does it in hardware. Emulated it is slower than float32: 58 against 105 tokens/s at 12 streams
+    on two cores with AVX-512 alone."""
+    import torch
+
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
 def parse_arguments(options: EngineOptions) -> Namespace:
     """The arguments of ``vllm serve`` for `options`. Raises EngineError for one that vLLM does not know."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -72,6 +81,8 @@ def parse_arguments(options: EngineOptions) -> Namespace:
         "disable-uvicorn-access-log": True,
     }
     if runs_on_cpu():
+        os.environ.setdefault(engine_wait.VARIABLE, "0")
+        arguments["dtype"] = "auto" if multiplies_bfloat16() else "float32"
         arguments["kv-cache-memory-bytes"] = int(options.kv_cache_gib * GIB)
         arguments["enforce-eager"] = True  # reloading weights under a compiled model is unproven on CPU
     if options.adapters:

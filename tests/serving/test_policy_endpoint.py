@@ -244,7 +244,10 @@ def test_weights_that_are_not_those_of_the_probes_are_refused_and_undone(policy:
     )
     assert answer.headers["x-policy-version"] == str(live.version)
     generation = policy.generation(answer.parse().id)
-    assert distance(policy, policy.workshop.load(policy.workshop.folder / "v000002" / "merged"), generation) < 0.1
+    assert (
+        distance(policy, policy.workshop.load(policy.workshop.folder / f"v{live.version:06d}" / "merged"), generation)
+        < 0.1
+    )
 
 
 async def test_eight_streams(policy: Policy):
