@@ -50,6 +50,8 @@ $(STAMP): requirements.lock pyproject.toml
 	    $(BIN)/pip install --no-deps --retries 2 --extra-index-url $(TORCH_INDEX) "$$torch"
 	  }
 	  $(BIN)/pip install --no-deps --no-compile -r requirements.lock
+	  # One that an earlier build left in the checkout would hide the entry points of this one.
+	  rm -rf ./*.egg-info
 	  $(BIN)/pip install --no-deps --no-build-isolation -q -e .
 	  ;;
 	cuda|macos)
