@@ -12,19 +12,28 @@ from typing import Any
 VARIABLE = "ONLINE_RL_ENGINE_SPIN_SECONDS"
 
 
+RECHECK_MS = 5
+"""vLLM looks again after 5 s, in case a wake-up was lost. Some are (pauses took 5 s then), so we look often."""
+
+
 def register() -> None:
     """Let readers of vLLM's message queues spin for `VARIABLE` seconds instead of one. Called by vLLM."""
     seconds = os.environ.get(VARIABLE)
     if seconds is None:
         return
-    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    from vllm.distributed.device_communicators import shm_broadcast
 
-    shorten_spin(SpinCondition, float(seconds))
+    shorten_wait(shm_broadcast, float(seconds))
 
 
-def shorten_spin(condition: Any, seconds: float) -> None:
-    """Make `seconds` the default of ``busy_loop_s``. Raises RuntimeError where vLLM changed the class."""
-    defaults = condition.__init__.__defaults__
-    if "busy_loop_s" not in condition.__init__.__code__.co_varnames or not defaults or len(defaults) != 1:
+def shorten_wait(queues: Any, seconds: float) -> None:
+    """Make `seconds` the default of ``busy_loop_s`` in vLLM's module `queues`, and its sleep no longer than RECHECK_MS.
+
+    Raises RuntimeError where vLLM changed the module.
+    """
+    start = queues.SpinCondition.__init__
+    known = "busy_loop_s" in start.__code__.co_varnames and len(start.__defaults__ or ()) == 1
+    if not known or not hasattr(queues, "SHM_READER_RECHECK_INTERVAL_MS"):
         raise RuntimeError("this vLLM waits in another way; serving/engine_wait.py needs a look, or unset " + VARIABLE)
-    condition.__init__.__defaults__ = (seconds,)
+    start.__defaults__ = (seconds,)
+    queues.SHM_READER_RECHECK_INTERVAL_MS = RECHECK_MS
