@@ -63,12 +63,6 @@ class PolicyModel:
         with self.peft.disable_adapter():
             return self._hidden(pack.to(self.device))
 
-    @torch.no_grad()
-    def score_base(self, pack: Pack) -> Scores:
-        """Under the base model."""
-        with self.peft.disable_adapter():
-            return self.score(pack)
-
     def _hidden(self, pack: Pack) -> Tensor:
         return run_trunk(self.base, pack)[pack.context]
 

@@ -103,8 +103,9 @@ def test_the_base_score_ignores_the_adapter(models):
         if "lora_B" in name:
             torch.nn.init.normal_(parameter)
     assert not torch.allclose(policy.score(pack).logprobs, before)
-    torch.testing.assert_close(policy.score_base(pack).logprobs, before)
-    assert not policy.score_base(pack).logprobs.requires_grad
+    scores = policy.score(pack, policy.base_hidden(pack))
+    torch.testing.assert_close(scores.reference_logprobs, before)
+    assert not scores.reference_logprobs.requires_grad
 
 
 def test_values_start_at_zero_and_never_see_their_token(models):
