@@ -67,6 +67,7 @@ class Record:
     prompt_token_ids: Sequence[int] = ()
     choices: dict[int, _Choice] = field(default_factory=dict)
     first_token_at: float | None = None
+    aborted: bool = False
     broken: bool = False
 
     def add(self, output: Any) -> None:
@@ -87,6 +88,7 @@ class Record:
 
     def add_aborted(self, sampled: SampledSoFar) -> None:
         """Take in what a choice had when the request was aborted, in place of what was seen of it so far."""
+        self.aborted = True
         self.prompt_token_ids = sampled.prompt_token_ids
         starts = [*sampled.label_starts, ("", len(sampled.token_ids))]
         self.choices[sampled.index] = _Choice(
@@ -159,7 +161,7 @@ class Capture:
         self, context: RequestContext, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         await enter_gate(context, self._gate)
-        context.generating += 1
+        context.begin_call(request_id)
         hide_logprobs = sampling_params.logprobs is None
         if hide_logprobs:
             sampling_params = sampling_params.clone()
@@ -182,10 +184,7 @@ class Capture:
                 await inner.aclose()
             finally:
                 self._close(record)
-                context.generating -= 1
-                if context.generating == 0 and context.leave_gate is not None:
-                    context.leave_gate()
-                    context.leave_gate = None
+                context.end_call(request_id)
 
     def on_abort(self, request_id: str, sampled: Sequence[SampledSoFar]) -> None:
         """The engine aborts `request_id`, which had sampled this."""
@@ -221,7 +220,7 @@ class Capture:
         return record
 
     def _note(self, record: Record | None, output: Any) -> None:
-        if record is None or record.broken:
+        if record is None or record.broken or record.aborted:  # an output still on its way was counted at the abort
             return
         try:
             record.add(output)

@@ -39,8 +39,10 @@ class RequestContext:
     """Version that sampled the first token; None before it."""
     engine_failed: bool = False
     """The engine failed after the response had started, so the status code cannot tell."""
-    generating: int = 0
-    """Calls of the engine that run now."""
+    generating: set[str] = field(default_factory=set)
+    """The engine's ids of the calls that run now."""
+    over: bool = False
+    """The response has ended. Calls of the engine may still run, where the client went away."""
     leave_gate: Callable[[], None] | None = None
     """Set while the request counts as running for a swap's drain."""
     holds: list[Callable[[], None]] = field(default_factory=list)
@@ -62,8 +64,24 @@ class RequestContext:
             self.client_request_id = _short_text(request.request_id)
         self.beam_search = bool(getattr(request, "use_beam_search", False))
 
+    def begin_call(self, request_id: str) -> None:
+        """The engine is called under `request_id`."""
+        self.generating.add(request_id)
+
+    def end_call(self, request_id: str) -> None:
+        """That call has ended. With the last one the request no longer counts as running for a swap's drain."""
+        self.generating.discard(request_id)
+        if not self.generating and self.leave_gate is not None:
+            self.leave_gate()
+            self.leave_gate = None
+        if self.over:
+            self.close()
+
     def close(self) -> None:
-        """Give back whatever the request still holds. Safe to call again."""
+        """The response has ended: give back what the request holds, at the latest with its last call of the engine."""
+        self.over = True
+        if self.generating:
+            return
         if self.leave_gate is not None:
             self.leave_gate()
             self.leave_gate = None

@@ -18,6 +18,8 @@ class RequestMiddleware:
 
     `captured(method, path)` says which requests are inferences; the others pass untouched. `on_finished(status)` is
     called once an inference ended, with 499 when the client went away first and 500 when the engine failed midway.
+    `abandon(ids)` is called with the engine's ids of what still runs then: Ray Serve cancels the route's task when the
+    client goes away, and a handler that the route runs in a task of its own would generate to the end for nobody.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class RequestMiddleware:
         captured: Callable[[str, str], bool],
         feedback_token_seconds: float,
         on_finished: Callable[[int], None] = lambda _: None,
+        abandon: Callable[[frozenset[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.app = app
@@ -35,6 +38,7 @@ class RequestMiddleware:
         self._captured = captured
         self._feedback_token_seconds = feedback_token_seconds
         self._on_finished = on_finished
+        self._abandon = abandon
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,6 +71,8 @@ class RequestMiddleware:
         finally:
             current_request.reset(token)
             context.close()
+            if context.generating:
+                self._abandon(frozenset(context.generating))
             self._on_finished(status)
 
     def _response_headers(self, context: RequestContext, now: float) -> list[tuple[bytes, bytes]]:

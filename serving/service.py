@@ -94,6 +94,7 @@ class PolicyService:
             poll_seconds=parts.swap.poll_seconds,
         )
         self._loop_task: asyncio.Task[None] | None = None
+        self._aborting: set[asyncio.Task[None]] = set()
         self._collector = ServingCollector(self._requests, self._snapshot)
 
     async def start(self) -> None:
@@ -120,6 +121,7 @@ class PolicyService:
             captured=is_inference,
             feedback_token_seconds=self._parts.feedback_token_seconds,
             on_finished=self._requests.add,
+            abandon=self._abandon,
         )
         return RouteShim(ApiKeyMiddleware(requests, self._parts.keys, scope_for))
 
@@ -157,6 +159,11 @@ class PolicyService:
     def _on_abort(self, request_id: str, sampled: Any) -> None:
         assert self._capture is not None
         self._capture.on_abort(request_id, sampled)
+
+    def _abandon(self, request_ids: frozenset[str]) -> None:
+        task = asyncio.create_task(self._engine.abort(request_ids))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
 
     def _keep(self, generation: Generation) -> None:
         self._parts.spool.put(generation.key, generation.model_dump_json().encode())

@@ -7,7 +7,7 @@ by `check_engine_internals`, so that another version fails at start and not in t
 import asyncio
 import os
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,10 @@ class VllmEngine:
 
         self._engine.generate = wrap_generate(self._raw_generate)
         self._engine.abort = observed_abort
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End these calls of `generate`; they end as aborted, with what they had sampled. An ended one is no error."""
+        await self._engine.abort(list(request_ids))
 
     def _sampled_so_far(self, names: set[str], internal: bool) -> dict[str, list[SampledSoFar]]:
         found: dict[str, list[SampledSoFar]] = {}

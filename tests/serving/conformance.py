@@ -137,6 +137,29 @@ async def check_an_abort_is_captured(subject: Subject, stream: bool) -> None:
     assert subject.gate.running == 0
 
 
+async def check_a_call_ended_from_outside_is_captured(subject: Subject, stream: bool) -> None:
+    await proved_label(subject, 7)
+    request = context()
+
+    async def consume() -> None:
+        async for _ in subject.generate(PROMPT, subject.params(5000 if stream else 400, stream, None), REQUEST):
+            pass
+
+    task = asyncio.create_task(consume())
+    while subject.engine.label_of_first_token(REQUEST) is None:
+        await asyncio.sleep(0)
+    assert request.generating == {REQUEST}
+    await subject.engine.abort(request.generating)
+    await task
+    await subject.engine.abort([REQUEST])  # it has ended: nothing happens
+    (generation,) = subject.generations
+    assert generation.finish_reason == "abort"
+    assert 0 < len(generation.token_ids) < 400
+    assert [(span.start, span.end) for span in generation.spans] == [(0, len(generation.token_ids))]
+    assert subject.gate.running == 0
+    assert request.generating == set()
+
+
 async def check_a_reader_that_stops_ends_the_request(subject: Subject) -> None:
     await proved_label(subject, 8)
     context()

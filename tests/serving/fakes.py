@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -73,6 +73,7 @@ class _Running:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     starts: list[tuple[str, int]] = field(default_factory=list)
+    aborted: bool = False
 
 
 def fake_logprob(weights: str, index: int) -> float:
@@ -122,6 +123,11 @@ class FakeEngine:
             for step in range(params.max_tokens):
                 await self._unpaused.wait()
                 await asyncio.sleep(0)
+                if state.aborted:
+                    part = self._part(state, params, slice(0, 0), last=False)
+                    part.finish_reason = "abort"
+                    yield Output(tokens, [part], True)
+                    return
                 if not state.starts or state.starts[-1][0] != self.label:
                     state.starts.append((self.label, step))
                 state.tokens.append(100 + step)
@@ -132,11 +138,20 @@ class FakeEngine:
                 elif last:
                     yield Output(tokens, [self._part(state, params, slice(0, None), last)], True)
         except (asyncio.CancelledError, GeneratorExit):
-            sampled = SampledSoFar(0, tokens, list(state.tokens), state.logprobs, list(state.starts), "x")
-            self._on_abort(request_id, [sampled])
+            self._tell_abort(request_id, state)
             raise
         finally:
             del self._running[request_id]
+
+    def _tell_abort(self, request_id: str, state: _Running) -> None:
+        sampled = SampledSoFar(0, state.prompt, list(state.tokens), list(state.logprobs), list(state.starts), "x")
+        self._on_abort(request_id, [sampled])
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            if (state := self._running.get(request_id)) is not None and not state.aborted:
+                self._tell_abort(request_id, state)
+                state.aborted = True
 
     def _part(self, state: _Running, params: Params, which: slice, last: bool) -> Part:
         ends = [start for _, start in state.starts[1:]] + [len(state.tokens)]

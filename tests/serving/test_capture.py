@@ -42,6 +42,11 @@ async def test_an_abort_is_captured(subject: Subject, stream: bool):
     await conformance.check_an_abort_is_captured(subject, stream)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_ended_from_outside_is_captured(subject: Subject, stream: bool):
+    await conformance.check_a_call_ended_from_outside_is_captured(subject, stream)
+
+
 async def test_a_reader_that_stops_ends_the_request(subject: Subject):
     await conformance.check_a_reader_that_stops_ends_the_request(subject)
 

@@ -19,12 +19,14 @@ class Exchange:
     def __init__(self, app: Any) -> None:
         self.sent: list[dict] = []
         self.statuses: list[int] = []
+        self.abandoned: list[str] = []
         self.middleware = RequestMiddleware(
             app,
             ids=IDS,
             captured=is_inference,
             feedback_token_seconds=60,
             on_finished=self.statuses.append,
+            abandon=self.abandoned.extend,
             clock=lambda: 1000.0,
         )
 
@@ -166,6 +168,41 @@ async def test_a_client_that_goes_away_is_no_failure():
     with pytest.raises(asyncio.CancelledError):
         await running
     assert exchange.statuses == [499]
+
+
+async def test_a_call_of_the_engine_that_outlives_its_request_is_abandoned_and_keeps_what_it_holds():
+    """vLLM's routes run the handler in a task of its own, which a cancelled route leaves running."""
+    given_back: list[str] = []
+    seen: list[RequestContext] = []
+    ended = asyncio.Event()
+
+    async def handler(context: RequestContext) -> None:
+        context.begin_call("chatcmpl-1")
+        await ended.wait()
+        context.end_call("chatcmpl-1")
+
+    async def app(scope, receive, send):
+        context = current_request.get()
+        assert context is not None
+        context.holds.append(lambda: given_back.append("adapter"))
+        context.leave_gate = lambda: given_back.append("gate")
+        seen.append(context)
+        task = asyncio.create_task(handler(context))
+        await asyncio.wait([task])
+
+    exchange = Exchange(app)
+    running = asyncio.create_task(exchange.run())
+    while not (seen and seen[0].generating):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert exchange.abandoned == ["chatcmpl-1"]
+    assert given_back == []
+    ended.set()
+    while len(given_back) < 2:
+        await asyncio.sleep(0)
+    assert given_back == ["gate", "adapter"]
 
 
 async def test_a_stream_that_the_engine_breaks_off_counts_as_failed():
