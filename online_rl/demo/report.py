@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 WINDOW = 32
 """Rewards in every average of the report."""
+CURVE_STEP = 16
+"""Rewards in each point of `PhaseReport.reward_curve`."""
 RECOVERED = 0.7
 """Moving average of the rewards at which a taste counts as learned."""
 
@@ -32,6 +34,8 @@ class PhaseReport(BaseModel):
     """`likelihood` and `diversity`, see `online_rl.demo.judge`."""
     recovered_after: int | None
     """Trajectories until the moving average of 32 rewards reached 0.7; None: it did not."""
+    reward_curve: list[float] = []
+    """Means of each 16 rewards in a row, in the order of rating: what a plot of the run shows."""
 
 
 class Report(BaseModel):
@@ -95,7 +99,13 @@ def summarise_phase(name: str, rewards: Sequence[float], quality_parts: dict[str
         quality_last=min(quality_parts.values()),
         quality_parts=quality_parts,
         recovered_after=find_recovery(rewards),
+        reward_curve=[sum(part) / len(part) for part in split(rewards, CURVE_STEP)],
     )
+
+
+def split(rewards: Sequence[float], size: int) -> list[Sequence[float]]:
+    """`rewards` in parts of `size`; the last may be shorter."""
+    return [rewards[start : start + size] for start in range(0, len(rewards), size)]
 
 
 def write_json(path: Path, content: object) -> None:

@@ -30,6 +30,11 @@ def test_summary() -> None:
     assert phase.quality_last == 0.8
     assert phase.trajectories == 64
     assert phase.recovered_after == 55
+    assert phase.reward_curve == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_the_last_point_of_a_curve_may_stand_for_fewer_rewards() -> None:
+    assert summarise_phase("concise", [1.0] * 16 + [0.0, 1.0], {"likelihood": 1.0}).reward_curve == [1.0, 0.5]
 
 
 def test_summary_of_nothing() -> None:
