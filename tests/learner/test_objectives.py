@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from online_rl.objectives import MissingBehaviorLogprobs, ObjectiveInputs, make_objective
+from online_rl.objectives import MissingBehaviorLogprobs, Needs, ObjectiveInputs, make_objective
 from online_rl.objectives.sao import double_sided, sao_loss
 from online_rl.settings import LearnerSettings
 
@@ -88,5 +88,5 @@ def test_missing_logprobs_are_refused():
 def test_the_objective_takes_its_parameters_from_the_settings():
     objective = make_objective(LearnerSettings(epsilon_high=0.5))
     loss, _ = objective.loss(make_inputs([-1.0], [-1.0 - math.log(2)], [1.0]))
-    assert objective.needs_behavior_logprobs
+    assert objective.needs == Needs(behavior_logprobs=True, versions=True, value_model=True)
     assert loss.item() == 0.0
