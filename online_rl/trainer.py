@@ -12,6 +12,7 @@ The forward pass of the first value update also gives the values for the advanta
 also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,8 @@ class Trainer:
             pairs = zip(batch.packs, values, strict=True)
             return [estimate_gae(part, found, self.settings) for part, found in pairs], metrics
         self.residuals = [None] * batch.total_trajectories
+        if not all(math.isfinite(trajectory.reward) for trajectory in trajectories):
+            raise UpdateFailed("a reward is not finite; the step was not taken")
         return spread_advantages(batch, self.baseline.advantages(trajectories)), {}
 
     def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
