@@ -233,9 +233,7 @@ class Trainer:
             if any(b is None for b in behavior)
             else torch.cat([b for b in behavior if b is not None]),
             advantages=torch.cat([part.advantages for part in parts]),
-            rewards=torch.cat([part.source.rewards for part in parts]),
             lengths=torch.cat([part.source.pack.lengths for part in parts]),
-            groups=torch.cat([part.source.groups for part in parts]),
             total_tokens=batch.total_tokens,
             total_trajectories=batch.total_trajectories,
         )
@@ -284,9 +282,7 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         policy_logprobs=logprobs,
         behavior_logprobs=part.behavior_logprobs,
         advantages=advantages,
-        rewards=part.rewards,
         lengths=part.pack.lengths,
-        groups=part.groups,
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )

@@ -12,9 +12,7 @@ def make_inputs(policy, behavior, advantages, total=None, *, lengths=None, **cha
         "policy_logprobs": torch.tensor(policy, requires_grad=True),
         "behavior_logprobs": None if behavior is None else torch.tensor(behavior),
         "advantages": torch.tensor(advantages),
-        "rewards": torch.zeros(len(lengths)),
         "lengths": torch.tensor(lengths, dtype=torch.long),
-        "groups": torch.zeros(len(lengths), dtype=torch.long),
         "total_tokens": total or len(policy),
         "total_trajectories": len(lengths),
     }
