@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from feedback.schemas import Trajectory
+from online_rl.objectives import Needs
 
 
 class Reason(StrEnum):
@@ -38,7 +39,8 @@ class AdmissionRules:
     max_staleness: int
     max_tokens: int
     vocabulary: int
-    needs_behavior_logprobs: bool
+    objective: str
+    needs: Needs
     train_greedy: bool = False
     train_structured: bool = False
 
@@ -65,8 +67,9 @@ def find_refusal(
             Reason.STRUCTURED, "structured: log-probabilities are after a mask; see learner.train_structured"
         )
     if trajectory.behavior_logprobs is None:
-        if rules.needs_behavior_logprobs:
-            return Refusal(Reason.MISSING_LOGPROBS, "behavior_logprobs is missing and the objective needs it")
+        if rules.needs.behavior_logprobs:
+            detail = f"behavior_logprobs is missing and learner.objective = {rules.objective} needs it"
+            return Refusal(Reason.MISSING_LOGPROBS, detail)
     elif not all(math.isfinite(logprob) for logprob in trajectory.behavior_logprobs):
         return Refusal(Reason.NON_FINITE, "behavior_logprobs holds a value that is not finite")
     return _find_version_refusal(trajectory, rules, current_version, rejected_versions)
@@ -77,8 +80,9 @@ def _find_version_refusal(
 ) -> Refusal | None:
     oldest = trajectory.oldest_version
     if trajectory.spans is None or oldest is None:
-        if rules.needs_behavior_logprobs:
-            return Refusal(Reason.MISSING_VERSIONS, "spans is missing and the objective needs the versions")
+        if rules.needs.versions:
+            detail = f"spans is missing and learner.objective = {rules.objective} needs the versions"
+            return Refusal(Reason.MISSING_VERSIONS, detail)
         return None
     if current_version - oldest > rules.max_staleness:
         detail = f"spans begin at version {oldest}, {current_version} is current, max_staleness {rules.max_staleness}"

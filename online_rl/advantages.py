@@ -23,6 +23,34 @@ def compute_advantages(values: Tensor, rewards: Tensor, lengths: Tensor, *, gamm
     return _flatten(_discounted_suffix_sums(deltas, decay), lengths)
 
 
+def compute_plain_advantages(
+    values: Tensor, rewards: Tensor, is_action: Tensor, lengths: Tensor, *, gamma: float, alpha: float
+) -> Tensor:
+    """GAE over every token behind the prompt: observation tokens are steps too, with reward 0. For the ablation.
+
+    `values` float ``[U]`` at all tokens from each trajectory's first action token to its last, `is_action` bool
+    ``[U]`` with T True, `lengths` long ``[B]`` sums to U; `rewards` ``[T]``. Returns ``[T]``.
+    """
+    everywhere = values.new_zeros(values.shape)
+    everywhere[is_action] = rewards.to(values.dtype)
+    return compute_advantages(values, everywhere, lengths, gamma=gamma, alpha=alpha)[is_action]
+
+
+def compute_step_advantages(
+    values: Tensor, rewards: Tensor, starts: Tensor, lengths: Tensor, *, gamma: float, alpha: float
+) -> Tensor:
+    """GAE over whole actions: one value, at its first token, and one advantage for all its tokens. For the ablation.
+
+    `starts` bool ``[T]`` marks the first token of each action; the first token of a trajectory is always one.
+    `values` and `rewards` are ``[T]``, `lengths` ``[B]``. Returns ``[T]``.
+    """
+    step = starts.long().cumsum(0) - 1
+    sizes = torch.bincount(step)
+    steps = torch.segment_reduce(starts.to(values.dtype), "sum", lengths=lengths).long()
+    earned = torch.segment_reduce(rewards, "sum", lengths=sizes)
+    return compute_advantages(values[starts], earned, steps, gamma=gamma, alpha=alpha)[step]
+
+
 def compute_returns(rewards: Tensor, lengths: Tensor, *, gamma: float) -> Tensor:
     """Monte-Carlo returns ``R_t = r_t + γ R_{t+1}`` over action tokens. ``[T]``, ``[B]`` → ``[T]``."""
     decay = torch.full((len(lengths),), gamma, dtype=rewards.dtype, device=rewards.device)

@@ -24,8 +24,20 @@ class TrainingPack:
     """float32 ``[T]``: the reward on the last action token, 0 before."""
     returns: Tensor
     """float32 ``[T]``: Monte-Carlo returns."""
-    groups: Tensor
-    """long ``[B']``."""
+    starts: Tensor
+    """bool ``[T]``: the first token of each action."""
+    stretch: "Stretch | None" = None
+    """Where advantages are estimated over observation tokens too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The trajectories of a pack from their first action token to their last, with what they observed: U tokens."""
+
+    pack: Pack
+    """With all U tokens as its action tokens."""
+    is_action: Tensor
+    """bool ``[U]``: which were sampled, T of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +51,18 @@ class Batch:
 
 
 def make_batch(
-    trajectories: Sequence[Trajectory], *, max_tokens: int, gamma: float, device: torch.device | None = None
+    trajectories: Sequence[Trajectory],
+    *,
+    max_tokens: int,
+    gamma: float,
+    device: torch.device | None = None,
+    observations: bool = False,
 ) -> Batch:
-    """Tensors of `trajectories` in packs of at most `max_tokens` distinct tokens."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(map(_group, trajectories)))}
+    """Tensors of `trajectories` in packs of at most `max_tokens` distinct tokens; with `observations`, `Stretch`es."""
     sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in trajectories]
+    stretches = _make_stretches(sequences, max_tokens, device) if observations else None
     packs: list[TrainingPack] = []
-    for pack in pack_sequences(sequences, max_tokens):
+    for number, pack in enumerate(pack_sequences(sequences, max_tokens)):
         pack = pack.to(device or torch.device("cpu"))
         members = [trajectories[index] for index in pack.members]
         rewards = torch.tensor([member.reward for member in members], dtype=torch.float32, device=device)
@@ -57,16 +74,33 @@ def make_batch(
                 rewards=rewards,
                 token_rewards=token_rewards,
                 returns=compute_returns(token_rewards, pack.lengths, gamma=gamma),
-                groups=torch.tensor([names[_group(member)] for member in members], device=device),
+                starts=torch.tensor([start for member in members for start in _starts(member)], device=device),
+                stretch=None if stretches is None else stretches[number],
             )
         )
     total = sum(int(packed.pack.lengths.sum()) for packed in packs)
     return Batch(tuple(packs), total_tokens=total, total_trajectories=len(trajectories))
 
 
-def _group(trajectory: Trajectory) -> str:
-    """Trajectories without a group id are groups of one."""
-    return f"group:{trajectory.group_id}" if trajectory.group_id else f"single:{trajectory.trajectory_id}"
+def _make_stretches(sequences: Sequence[TokenSequence], max_tokens: int, device: torch.device | None) -> list[Stretch]:
+    """One for each pack: how sequences are packed depends on their tokens alone, so the members are the same."""
+    bounds = [(sequence.action_positions[0], sequence.action_positions[-1] + 1) for sequence in sequences]
+    filled = [
+        TokenSequence(sequence.token_ids, [int(first <= place < end) for place in range(len(sequence.token_ids))])
+        for sequence, (first, end) in zip(sequences, bounds, strict=True)
+    ]
+    stretches: list[Stretch] = []
+    for pack in pack_sequences(filled, max_tokens):
+        marks = [mark for member in pack.members for mark in sequences[member].action_mask[slice(*bounds[member])]]
+        is_action = torch.tensor(marks, dtype=torch.bool, device=device)
+        stretches.append(Stretch(pack.to(device or torch.device("cpu")), is_action))
+    return stretches
+
+
+def _starts(trajectory: Trajectory) -> list[bool]:
+    """For each action token, whether the token before it was not sampled."""
+    mask = trajectory.action_mask
+    return [not mask[place - 1] for place, marked in enumerate(mask) if marked]
 
 
 def _behavior_logprobs(members: Sequence[Trajectory], device: torch.device | None) -> Tensor | None:

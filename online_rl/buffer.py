@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from feedback.schemas import Trajectory
+from online_rl.groups import group_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +18,23 @@ class Arrival:
 
 
 class Buffer:
-    """First in, first out. It lives in memory only: what it holds is read again from the log after a restart."""
+    """First in, first out. It lives in memory only: what it holds is read again from the log after a restart.
 
-    def __init__(self, *, batch_size: int, min_batch: int, batch_seconds: float) -> None:
+    With `group_seconds`, a group leaves whole: once it has as many members as its `group_size` says, or as it is
+    once its first member has waited so long. Nobody knows the size of a group whose members each came alone with the
+    same id (`group_size` 1), so that one always waits. A batch is then made of as many whole groups as fit.
+    """
+
+    def __init__(
+        self, *, batch_size: int, min_batch: int, batch_seconds: float, group_seconds: float | None = None
+    ) -> None:
         self._batch_size = batch_size
         self._min_batch = min(min_batch, batch_size)
         self._batch_seconds = batch_seconds
+        self._group_seconds = group_seconds
         self._arrivals: list[Arrival] = []
-        self._ids: set[str] = set()
+        self._came: dict[str, float] = {}
+        """Trajectory id → when it was added."""
         self._enough_since: float | None = None
 
     def __len__(self) -> int:
@@ -32,11 +42,11 @@ class Buffer:
 
     @property
     def ids(self) -> Set[str]:
-        return self._ids
+        return self._came.keys()
 
     def add(self, arrival: Arrival, now: float) -> None:
         self._arrivals.append(arrival)
-        self._ids.add(arrival.trajectory.trajectory_id)
+        self._came[arrival.trajectory.trajectory_id] = now
         self._note(now)
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -47,13 +57,26 @@ class Buffer:
         self._forget([arrival for arrival in self._arrivals if arrival.trajectory.trajectory_id in trajectory_ids], now)
 
     def take(self, now: float) -> list[Trajectory] | None:
-        """The oldest full batch; or what is there, once `min_batch` have waited `batch_seconds`; else None."""
+        """The oldest full batch; or what is ready, once `min_batch` have been for `batch_seconds`; else None.
+
+        A group larger than `batch_size` is a batch of its own.
+        """
+        self._note(now)
+        ready = self._ready(now)
         waited = self._enough_since is not None and now - self._enough_since >= self._batch_seconds
-        if len(self._arrivals) < self._batch_size and not waited:
+        if sum(map(len, ready)) < self._batch_size and not waited:
             return None
-        taken = self._arrivals[: self._batch_size]
+        taken: list[Arrival] = []
+        for unit in ready:
+            if taken and len(taken) + len(unit) > self._batch_size:
+                break
+            taken += unit
         self._forget(taken, now)
         return [arrival.trajectory for arrival in taken]
+
+    def ready(self, now: float) -> int:
+        """How many trajectories wait for nothing but the rest of their batch."""
+        return sum(map(len, self._ready(now)))
 
     def safe_offsets(self, read: Mapping[int, int], log_identity: str) -> dict[int, int]:
         """Partition → offset before which nothing is waiting here, given what was `read` (the next offsets).
@@ -66,16 +89,32 @@ class Buffer:
                 safe[arrival.partition] = min(safe.get(arrival.partition, arrival.offset), arrival.offset)
         return safe
 
+    def _ready(self, now: float) -> list[list[Arrival]]:
+        """What may leave, in the order in which it began to come: single trajectories and whole groups."""
+        units: dict[str, list[Arrival]] = {}
+        for arrival in self._arrivals:
+            group = None if self._group_seconds is None else group_key(arrival.trajectory)
+            name = f"single:{arrival.trajectory.trajectory_id}" if group is None else f"group:{group}"
+            units.setdefault(name, []).append(arrival)
+        return [unit for name, unit in units.items() if name.startswith("single:") or self._complete(unit, now)]
+
+    def _complete(self, group: list[Arrival], now: float) -> bool:
+        size = max(arrival.trajectory.group_size for arrival in group)
+        waited = now - self._came[group[0].trajectory.trajectory_id]
+        return 1 < size <= len(group) or waited >= (self._group_seconds or 0.0)
+
     def _forget(self, gone: list[Arrival], now: float) -> None:
         ids = {arrival.trajectory.trajectory_id for arrival in gone}
         self._arrivals = [arrival for arrival in self._arrivals if arrival.trajectory.trajectory_id not in ids]
-        self._ids -= ids
+        for name in ids:
+            self._came.pop(name, None)
         if gone:
             self._enough_since = None
             self._note(now)
 
     def _note(self, now: float) -> None:
-        if len(self._arrivals) < self._min_batch:
+        """Note since when there has been enough for a short batch."""
+        if self.ready(now) < self._min_batch:
             self._enough_since = None
         elif self._enough_since is None:
             self._enough_since = now

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from online_rl.baselines import BaselineState
 from online_rl.drift import DriftEvent, DriftState
 from online_rl.durable_files import finish_folder, hash_folder, start_folder
 
@@ -54,6 +55,10 @@ class LearnerState(BaseModel):
     """Torch's generator, hexadecimal."""
     base_sha256: str
     """Adapters of another base model would load without an error and mean nothing."""
+    objective: str = "sao"
+    """That this update was made with."""
+    baseline: BaselineState = {}
+    """The past rewards that its baseline remembers."""
     drift: DriftState = DriftState()
     drift_events: tuple[DriftEvent, ...] = ()
     """What this update's trajectories revealed."""

@@ -20,6 +20,7 @@ from online_rl.drift import DriftMonitor
 from online_rl.heartbeat import beat
 from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop, Record, restore_counters
+from online_rl.objectives import make_objective
 from online_rl.policy_model import PolicyModel
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.registry import Registry
@@ -114,10 +115,14 @@ def build_models(settings: Settings) -> tuple[Trainer, Publisher]:
     device = choose_device(learner)
     dtype = choose_dtype(learner, device)
     logger.info("training %s on %s in %s with %d threads", folder.name, device, dtype, torch.get_num_threads())
-    policy_base, value_base = (load_base(folder, device, dtype) for _ in range(2))
-    share_frozen(policy_base, value_base)
+    policy_base, value_base = load_base(folder, device, dtype), None
+    if make_objective(learner).needs.value_model:
+        value_base = load_base(folder, device, dtype)
+        share_frozen(policy_base, value_base)
     policy = PolicyModel(policy_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed)
-    value = ValueModel(value_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed + 1)
+    value = None
+    if value_base is not None:
+        value = ValueModel(value_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed + 1)
     publisher = Publisher(
         settings.data_dir / "versions",
         folder,
@@ -138,7 +143,14 @@ def restore(trainer: Trainer, publisher: Publisher, checkpoints: Checkpoints) ->
     try:
         trainer.load(tensors)
     except (KeyError, RuntimeError) as error:
-        raise BaseChanged(f"the checkpoint does not fit learner.lora_rank or the model: {error}") from error
+        raise BaseChanged(
+            f"the checkpoint does not fit learner.lora_rank, the model, or learner.objective, which was "
+            f"{state.objective} (one with a value model goes on from one with a value model only): {error}"
+        ) from error
+    if state.objective == trainer.objective.name:
+        trainer.load_baseline(state.baseline)
+    else:
+        logger.warning("learner.objective was %s: what its baseline remembered is left behind", state.objective)
     trainer.counters = restore_counters(state)
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.random_state), dtype=torch.uint8))
     logger.info("resumed at update %d", state.update)

@@ -97,13 +97,17 @@ class LearnerLoop:
         self._keep_versions = keep_versions
         self._clock = clock
         self._buffer = Buffer(
-            batch_size=settings.batch_size, min_batch=settings.min_batch, batch_seconds=settings.batch_seconds
+            batch_size=settings.batch_size,
+            min_batch=settings.min_batch,
+            batch_seconds=settings.batch_seconds,
+            group_seconds=settings.group_seconds if trainer.objective.needs.groups else None,
         )
         self._rules = AdmissionRules(
             max_staleness=settings.max_staleness,
             max_tokens=settings.max_tokens,
             vocabulary=trainer.policy.vocabulary,
-            needs_behavior_logprobs=trainer.objective.needs_behavior_logprobs,
+            objective=trainer.objective.name,
+            needs=trainer.objective.needs,
             train_greedy=settings.train_greedy,
             train_structured=settings.train_structured,
         )
@@ -142,10 +146,12 @@ class LearnerLoop:
 
     def _consume(self) -> None:
         """Read new trajectories into the buffer, or drop or bury them."""
-        room = 4 * self._settings.batch_size - len(self._buffer)
+        # Members of groups that are not whole yet take no room: the ones they wait for come behind them.
+        ready = self._buffer.ready(self._clock())
+        room = 4 * self._settings.batch_size - ready
         if not self._in_hand and room > 0:
             # A full batch is there already: look for more, but do not wait for it.
-            wait = 0.0 if len(self._buffer) >= self._settings.batch_size else POLL_SECONDS
+            wait = 0.0 if ready >= self._settings.batch_size else POLL_SECONDS
             self._in_hand = list(self._source.poll(min(room, 256), wait))
         if self._source.identity != self._identity:
             logger.warning("the log of trajectories was emptied; reading it again from the beginning")
@@ -211,6 +217,8 @@ class LearnerLoop:
             trained_at=self._clock(),
             random_state=bytes(torch.get_rng_state().numpy()).hex(),
             base_sha256=self._publisher.base_sha256,
+            objective=self._settings.objective,
+            baseline=self._trainer.baseline_state(),
             drift=self._drift.state,
             drift_events=tuple(events),
         )

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class LearnerSettings(BaseModel):
@@ -13,7 +14,22 @@ class LearnerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    objective: Literal["sao"] = "sao"
+    objective: Literal[
+        "sao",
+        "ppo",
+        "grpo",
+        "grpo_dis",
+        "cispo",
+        "gspo",
+        "running_mean",
+        "prompt_running_mean",
+        "ema",
+        "single_stream",
+        "naive",
+        "spo",
+        "asympo",
+        "gpg",
+    ] = "sao"
     """The policy objective; `online-rl objectives` lists what each needs."""
     batch_size: Annotated[int, Field(ge=1)] = 16
     """Trajectories for one policy update."""
@@ -37,8 +53,40 @@ class LearnerSettings(BaseModel):
     """DIS drops a token whose ratio is at or below 1 − this."""
     epsilon_high: NonNegative = 5.0
     """DIS drops a token whose ratio is at or above 1 + this."""
+    clip_low: Fraction = 0.2
+    """PPO's clip holds the ratio above 1 − this (ppo, grpo, single_stream)."""
+    clip_high: NonNegative = 0.28
+    """PPO's clip holds the ratio below 1 + this."""
+    gspo_clip_low: Fraction = 3e-4
+    """The same for the ratio of a whole response, the geometric mean of its tokens' (gspo)."""
+    gspo_clip_high: NonNegative = 4e-4
+    """The same for the ratio of a whole response."""
+    spo_alpha: Fraction = 0.2
+    """Factor of negative advantages (spo): 1 is naive, 0 trains on good responses only."""
+    asympo_p_low: Fraction = 0.01
+    """A token of negative advantage that is less likely than this is not pushed further down (asympo)."""
+    asympo_p_high: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """A token of positive advantage that is more likely than this is not pushed further up (asympo)."""
+    asympo_floor: Positive = 0.01
+    """Least scale that a response is divided by, nats a token (asympo)."""
+    group_seconds: NonNegative = 60.0
+    """Longest wait for the members of a group, for objectives that compare them; then it trains as it is. A group id
+    without a size waits this long always."""
+    baseline_window: Annotated[int, Field(ge=1)] = 128
+    """Rewards in the running mean over all prompts (running_mean)."""
+    prompt_window: Annotated[int, Field(ge=1)] = 8
+    """Rewards in the running mean of one prompt (prompt_running_mean)."""
+    baseline_decay: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """What is kept of the moving average at each reward (ema)."""
+    tracker_discount: Annotated[float, Field(ge=0, le=1)] = 0.9
+    """ρ: what is kept of a prompt's past at each of its rewards (single_stream)."""
+    max_prompts: Annotated[int, Field(ge=1)] = 4096
+    """Prompts remembered, those seen last (prompt_running_mean, single_stream)."""
+    gae: Literal["skip_observation", "plain", "step"] = "skip_observation"
+    """Where advantages are estimated with a value model: over action tokens, over all tokens behind the prompt
+    (observations too), or over whole actions."""
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Discount for each action token."""
+    """Discount for each step of the advantages' recursion: an action token by default, see `gae`."""
     gae_alpha: Positive = 1.5
     """α in λ = 1 − 1/(α·l)."""
     kl_coefficient: NonNegative = 0.03

@@ -4,7 +4,7 @@
 
     batch ─► value model  V ─┬─ K × (squared error to the return ─► step)
                              ▼ values of the first pass ("before")
-                                      advantages = GAE(r, V)
+                                      advantages = GAE(r, V), or r − baseline where there is no value model
                              ▼
      base ─► policy      logπ ─► objective + β·KL(π ‖ base) ─► step
 
@@ -12,8 +12,9 @@ The forward pass of the first value update also gives the values for the advanta
 also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
 """
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,13 +22,15 @@ from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.adam import NamedAdam
-from online_rl.advantages import compute_advantages
+from online_rl.advantages import compute_advantages, compute_plain_advantages, compute_step_advantages
+from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
+from online_rl.packing import Pack
 from online_rl.policy_model import PolicyModel
 from online_rl.settings import LearnerSettings
 from online_rl.token_scores import Scores
-from online_rl.update_metrics import describe_policy, describe_trajectories, describe_values
+from online_rl.update_metrics import describe_groups, describe_policy, describe_trajectories, describe_values
 from online_rl.value_model import ValueModel, value_loss
 
 
@@ -45,36 +48,44 @@ class Counters:
 
 
 class Trainer:
-    """Owns both models and their optimisers. `update` either completes or leaves everything as it was."""
+    """Owns the models and their optimisers. `update` either completes or leaves everything as it was."""
 
-    def __init__(self, policy: PolicyModel, value: ValueModel, settings: LearnerSettings) -> None:
+    def __init__(self, policy: PolicyModel, value: ValueModel | None, settings: LearnerSettings) -> None:
+        """Keeps no value model where the objective needs none. Raises ValueError where it needs one and has none."""
         self.policy = policy
-        self.value = value
         self.settings = settings
         self.objective: Objective = make_objective(settings)
+        self.baseline: Baseline | None = make_baseline(settings)
+        if self.objective.needs.value_model and value is None:
+            raise ValueError(f"learner.objective = {settings.objective} needs a value model and got none")
+        self.value = value if self.objective.needs.value_model else None
         self.counters = Counters()
         self.residuals: list[float | None] = []
         """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
-        the update; None in the first update, whose values know nothing."""
+        the update; None in the first update, whose values know nothing, and without a value model."""
         self.kl_to_base = 0.0
         """Of the last update's batch, before the update: mean of logπ − logπ_base, nats a token."""
         decay = settings.weight_decay
         self._policy_optimizer = NamedAdam(
             policy.parameters(), learning_rate=settings.learning_rate, weight_decay=decay
         )
-        self._value_optimizer = NamedAdam(
-            value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=decay
-        )
+        self._value_optimizer: NamedAdam | None = None
+        if self.value is not None:
+            self._value_optimizer = NamedAdam(
+                self.value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=decay
+            )
 
     def update(self, trajectories: Sequence[Trajectory], *, current_version: int = 0) -> dict[str, float]:
         """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed."""
         saved = {name: tensor.clone() for name, tensor in self.tensors().items()}
         counters = Counters(**vars(self.counters))
+        baseline = self.baseline_state()
         try:
             return self._update(trajectories, current_version)
         except UpdateFailed:
             self.load(saved)
             self.counters = counters
+            self.load_baseline(baseline)
             raise
 
     def _update(self, trajectories: Sequence[Trajectory], current_version: int) -> dict[str, float]:
@@ -84,10 +95,11 @@ class Trainer:
             max_tokens=self.settings.micro_batch_tokens,
             gamma=self.settings.gamma,
             device=self.policy.device,
+            observations=self.settings.gae == "plain" and self.value is not None,
         )
-        values, value_metrics = self._update_value(batch)
+        advantages, value_metrics = self._estimate_advantages(batch, trajectories)
         middle = time.perf_counter()
-        policy_metrics = self._update_policy(batch, values)
+        policy_metrics = self._update_policy(batch, advantages)
         self.counters.updates += 1
         ended = time.perf_counter()
         seconds = {
@@ -95,13 +107,33 @@ class Trainer:
             "seconds/policy": ended - middle,
             "seconds/update": ended - started,
         }
-        return describe_trajectories(trajectories, current_version) | value_metrics | policy_metrics | seconds
+        described = describe_trajectories(trajectories, current_version)
+        if self.objective.needs.groups:
+            described |= describe_groups(trajectories)
+        return described | value_metrics | policy_metrics | seconds
+
+    def _estimate_advantages(
+        self, batch: Batch, trajectories: Sequence[Trajectory]
+    ) -> tuple[list[Tensor], dict[str, float]]:
+        """``[T]`` of each pack: by the value model, which learns first, or against the baseline of the whole batch."""
+        if self.baseline is None:
+            values, metrics = self._update_value(batch)
+            pairs = zip(batch.packs, values, strict=True)
+            return [estimate_gae(part, found, self.settings) for part, found in pairs], metrics
+        self.residuals = [None] * batch.total_trajectories
+        if not all(math.isfinite(trajectory.reward) for trajectory in trajectories):
+            raise UpdateFailed("a reward is not finite; the step was not taken")
+        return spread_advantages(batch, self.baseline.advantages(trajectories)), {}
 
     def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
-        """K value updates, after the warm-up where it is the first; values ``[T]`` of each pack for the advantages."""
+        """K value updates, after the warm-up where it is the first; values of each pack for the advantages.
+
+        They are ``[T]``, or ``[U]`` where a pack has a stretch.
+        """
         if self.counters.updates == 0:
             for _ in range(self.settings.value_warmup):
                 self._step_value(batch, [])
+        stretched = self._stretched_values(batch)
         before: list[Tensor] = []
         losses: list[float] = []
         norms: list[float] = []
@@ -112,8 +144,8 @@ class Trainer:
             if step == 0:
                 before = values
         if not before or self.settings.advantages_from == "after":
-            with torch.no_grad():
-                after = [self.value.values(part.pack) for part in batch.packs]
+            after = self._values(part.pack for part in batch.packs)
+            stretched = self._stretched_values(batch)
         else:
             after = before
         self.residuals = (
@@ -125,10 +157,21 @@ class Trainer:
             losses=losses,
             norms=norms,
         )
-        return after, metrics
+        return stretched or after, metrics
+
+    @torch.no_grad()
+    def _values(self, packs: Iterable[Pack]) -> list[Tensor]:
+        assert self.value is not None
+        return [self.value.values(pack) for pack in packs]
+
+    def _stretched_values(self, batch: Batch) -> list[Tensor]:
+        """``[U]`` of each pack at observation tokens too; [] where advantages do not look at those."""
+        return self._values(part.stretch.pack for part in batch.packs if part.stretch is not None)
 
     def _step_value(self, batch: Batch, before: Sequence[Tensor]) -> tuple[list[Tensor], float, float]:
         """One value update; returns the values it started from, its loss and its gradient norm."""
+        assert self.value is not None
+        assert self._value_optimizer is not None
         self._value_optimizer.zero_grad()
         found: list[Tensor] = []
         total = 0.0
@@ -150,19 +193,12 @@ class Trainer:
         self.counters.value_updates += 1
         return found, total, norm
 
-    def _update_policy(self, batch: Batch, values: Sequence[Tensor]) -> dict[str, float]:
+    def _update_policy(self, batch: Batch, all_advantages: Sequence[Tensor]) -> dict[str, float]:
         self._policy_optimizer.zero_grad()
         parts: list[PolicyPart] = []
         total = 0.0
-        for part, part_values in zip(batch.packs, values, strict=True):
+        for part, advantages in zip(batch.packs, all_advantages, strict=True):
             scores = self.policy.score(part.pack, self.policy.base_hidden(part.pack))
-            advantages = compute_advantages(
-                part_values,
-                part.token_rewards,
-                part.pack.lengths,
-                gamma=self.settings.gamma,
-                alpha=self.settings.gae_alpha,
-            )
             objective, _ = self.objective.loss(objective_inputs(part, scores.logprobs, advantages, batch))
             # Exact over the vocabulary, not estimated on the sampled tokens: see docs/adr/0001-exact-kl-guard.md.
             loss = objective + self.settings.kl_coefficient * scores.kl.sum() / batch.total_tokens
@@ -197,9 +233,7 @@ class Trainer:
             if any(b is None for b in behavior)
             else torch.cat([b for b in behavior if b is not None]),
             advantages=torch.cat([part.advantages for part in parts]),
-            rewards=torch.cat([part.source.rewards for part in parts]),
             lengths=torch.cat([part.source.pack.lengths for part in parts]),
-            groups=torch.cat([part.source.groups for part in parts]),
             total_tokens=batch.total_tokens,
             total_trajectories=batch.total_trajectories,
         )
@@ -208,13 +242,24 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """Everything that training changes, by name; the tensors in use."""
         policy = {f"policy/{name}": tensor for name, tensor in self._policy_optimizer.tensors().items()}
-        value = {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
-        return policy | value
+        if self._value_optimizer is None:
+            return policy
+        return policy | {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set what `tensors` returned before. Raises KeyError or RuntimeError where a name or shape differs."""
         for prefix, optimizer in (("policy/", self._policy_optimizer), ("value/", self._value_optimizer)):
-            optimizer.load({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+            if optimizer is not None:
+                optimizer.load({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+
+    def baseline_state(self) -> BaselineState:
+        """What the baseline remembers of past rewards, JSON-able; part of every checkpoint beside `tensors`."""
+        return {} if self.baseline is None else self.baseline.state()
+
+    def load_baseline(self, state: BaselineState) -> None:
+        """Set what `baseline_state` returned before. Raises KeyError or TypeError where it is another objective's."""
+        if self.baseline is not None:
+            self.baseline.load(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +282,30 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         policy_logprobs=logprobs,
         behavior_logprobs=part.behavior_logprobs,
         advantages=advantages,
-        rewards=part.rewards,
         lengths=part.pack.lengths,
-        groups=part.groups,
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )
+
+
+def estimate_gae(part: TrainingPack, values: Tensor, settings: LearnerSettings) -> Tensor:
+    """``[T]`` from `values` ``[T]``, or ``[U]`` for ``learner.gae = plain``."""
+    decay = {"gamma": settings.gamma, "alpha": settings.gae_alpha}
+    if part.stretch is not None:
+        lengths = part.stretch.pack.lengths
+        return compute_plain_advantages(values, part.token_rewards, part.stretch.is_action, lengths, **decay)
+    if settings.gae == "step":
+        return compute_step_advantages(values, part.token_rewards, part.starts, part.pack.lengths, **decay)
+    return compute_advantages(values, part.token_rewards, part.pack.lengths, **decay)
+
+
+def spread_advantages(batch: Batch, advantages: Sequence[float]) -> list[Tensor]:
+    """One for each trajectory of the batch → ``[T]`` for each pack: the same at each of a trajectory's tokens."""
+    found: list[Tensor] = []
+    for part in batch.packs:
+        members = [advantages[member] for member in part.pack.members]
+        found.append(torch.tensor(members, device=part.rewards.device).repeat_interleave(part.pack.lengths))
+    return found
 
 
 def find_residuals(batch: Batch, values: Sequence[Tensor]) -> list[float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from feedback.schemas import Trajectory
+from online_rl.groups import count_short_groups
 
 
 def describe_trajectories(trajectories: Sequence[Trajectory], current_version: int) -> dict[str, float]:
@@ -27,6 +28,12 @@ def describe_trajectories(trajectories: Sequence[Trajectory], current_version: i
         "staleness/mean": statistics.fmean(staleness),
         "staleness/max": float(max(staleness)),
     }
+
+
+def describe_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Groups in the batch, and those that came without all of their members."""
+    groups, short = count_short_groups(trajectories)
+    return {"batch/groups": float(groups), "batch/short_groups": float(short)}
 
 
 def describe_values(

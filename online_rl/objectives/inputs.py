@@ -8,16 +8,13 @@ from torch import Tensor
 Metrics = dict[str, float]
 
 
-class MissingBehaviorLogprobs(ValueError):
-    """The objective weighs by what the serving engine sampled with, and a trajectory does not carry it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectiveInputs:
     """The action tokens of some trajectories of a batch, flat: ``T`` tokens, ``B`` trajectories.
 
-    A batch may be given in several parts (micro-batches); a trajectory is never split. The totals are those of the
-    whole batch, so that the parts' losses add up to the batch's.
+    A batch may be given in several parts (micro-batches); a trajectory is never split, a group may be: what needs
+    the whole group, its advantages, was computed before. The totals are those of the whole batch, so that the parts'
+    losses add up to the batch's.
     """
 
     policy_logprobs: Tensor
@@ -26,24 +23,36 @@ class ObjectiveInputs:
     """float ``[T]``: what the engine logged while sampling; None where the transport carries none."""
     advantages: Tensor
     """float ``[T]``, no gradient."""
-    rewards: Tensor
-    """float ``[B]``."""
     lengths: Tensor
     """long ``[B]``: action tokens of each trajectory; sums to T."""
-    groups: Tensor
-    """long ``[B]``: trajectories of the same prompt share a number."""
     total_tokens: int
     """Action tokens of the whole batch."""
     total_trajectories: int
     """Trajectories of the whole batch."""
 
 
+Loss = Callable[[ObjectiveInputs], tuple[Tensor, Metrics]]
+"""Returns the scalar to minimise and figures about the inputs it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an objective needs beside token ids, action mask and reward."""
+
+    behavior_logprobs: bool = False
+    """The log-probabilities that the serving engine sampled with; a trajectory without them is refused."""
+    versions: bool = False
+    """Which policy version sampled each token, so that staleness is bounded; a trajectory without them is refused."""
+    value_model: bool = False
+    """A value model beside the policy, for its advantages."""
+    groups: bool = False
+    """Several answers to one prompt in one batch. Where there is no group, the batch is the group."""
+
+
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A policy objective by name, and what it needs of the trajectories."""
+    """A policy objective by name, and what it needs."""
 
     name: str
-    loss: Callable[[ObjectiveInputs], tuple[Tensor, Metrics]]
-    """Returns the scalar to minimise and figures about the inputs it was given."""
-    needs_behavior_logprobs: bool
-    """Trajectories without them are refused at admission."""
+    loss: Loss
+    needs: Needs

@@ -11,14 +11,13 @@ update would gain a factor ``1 + logπ`` that no policy gradient has.
 import torch
 from torch import Tensor
 
-from online_rl.objectives.inputs import Metrics, MissingBehaviorLogprobs, ObjectiveInputs
+from online_rl.objectives.inputs import Metrics, ObjectiveInputs
+from online_rl.objectives.ratios import describe_ratios, log_ratios
 
 
 def sao_loss(inputs: ObjectiveInputs, *, epsilon_low: float, epsilon_high: float) -> tuple[Tensor, Metrics]:
     """Scalar loss (minimised) and figures. Raises MissingBehaviorLogprobs."""
-    if inputs.behavior_logprobs is None:
-        raise MissingBehaviorLogprobs("objective sao needs behavior_logprobs; train such trajectories with asympo")
-    log_ratio = inputs.policy_logprobs.detach() - inputs.behavior_logprobs
+    log_ratio = log_ratios(inputs).detach()
     weight = double_sided(log_ratio.exp(), epsilon_low, epsilon_high)
     loss = -(weight * inputs.advantages * inputs.policy_logprobs).sum() / inputs.total_tokens
     return loss, describe_ratios(log_ratio, weight == 0)
@@ -28,20 +27,3 @@ def double_sided(ratio: Tensor, epsilon_low: float, epsilon_high: float) -> Tens
     """``f(r)``, elementwise: the ratio strictly inside the trust region, 0 elsewhere (infinite ratios too)."""
     inside = (ratio > 1.0 - epsilon_low) & (ratio < 1.0 + epsilon_high)
     return torch.where(inside, ratio, torch.zeros_like(ratio))
-
-
-def describe_ratios(log_ratio: Tensor, dropped: Tensor) -> Metrics:
-    """Figures on how far the policy is from what sampled: both ``[T]``, T may be 0.
-
-    ``behavior_kl`` estimates KL(μ ‖ π) by the never negative ``r − 1 − log r``.
-    """
-    if log_ratio.numel() == 0:
-        return {"policy/mask_ratio": 0.0, "policy/ratio_mean": 1.0, "policy/ratio_max": 1.0, "policy/behavior_kl": 0.0}
-    bounded = log_ratio.clamp(-20.0, 20.0)
-    ratio = bounded.exp()
-    return {
-        "policy/mask_ratio": float(dropped.float().mean()),
-        "policy/ratio_mean": float(ratio.mean()),
-        "policy/ratio_max": float(ratio.max()),
-        "policy/behavior_kl": float((ratio - 1.0 - bounded).mean()),
-    }

@@ -1,13 +1,22 @@
 """Each reason to refuse a trajectory, and that a good one passes."""
 
+from dataclasses import replace
+
 import pytest
 
 from feedback.schemas import Trajectory
 from online_rl.admission import AdmissionRules, Reason, find_refusal
+from online_rl.objectives import Needs
 from serving.schemas import VersionSpan
 from tests.learner.tiny import VOCABULARY, make_trajectory
 
-RULES = AdmissionRules(max_staleness=2, max_tokens=100, vocabulary=VOCABULARY, needs_behavior_logprobs=True)
+RULES = AdmissionRules(
+    max_staleness=2,
+    max_tokens=100,
+    vocabulary=VOCABULARY,
+    objective="sao",
+    needs=Needs(behavior_logprobs=True, versions=True, value_model=True),
+)
 
 
 def spans(version, trajectory=None):
@@ -62,7 +71,7 @@ def test_what_validation_would_have_stopped_is_refused_too():
 
 
 def test_too_long():
-    rules = AdmissionRules(max_staleness=2, max_tokens=8, vocabulary=VOCABULARY, needs_behavior_logprobs=True)
+    rules = replace(RULES, max_tokens=8)
     refusal = find_refusal(make_trajectory(1), rules, current_version=0)
     assert refusal is not None
     assert refusal.reason is Reason.TOO_LONG
@@ -76,6 +85,6 @@ def test_rejected_versions_never_train():
 
 
 def test_configuration_admits():
-    rules = AdmissionRules(2, 100, VOCABULARY, needs_behavior_logprobs=False, train_greedy=True, train_structured=True)
+    rules = replace(RULES, objective="asympo", needs=Needs(groups=True), train_greedy=True, train_structured=True)
     trajectory = make_trajectory(1, greedy=True, structured=True, behavior_logprobs=None, spans=None)
     assert find_refusal(trajectory, rules, current_version=50) is None

@@ -5,24 +5,10 @@ import math
 import pytest
 import torch
 
-from online_rl.objectives import MissingBehaviorLogprobs, ObjectiveInputs, make_objective
+from online_rl.objectives import MissingBehaviorLogprobs, Needs, make_objective
 from online_rl.objectives.sao import double_sided, sao_loss
 from online_rl.settings import LearnerSettings
-
-
-def make_inputs(policy, behavior, advantages, total=None, **changes):
-    count = len(policy)
-    values = {
-        "policy_logprobs": torch.tensor(policy, requires_grad=True),
-        "behavior_logprobs": None if behavior is None else torch.tensor(behavior),
-        "advantages": torch.tensor(advantages),
-        "rewards": torch.zeros(1),
-        "lengths": torch.tensor([count]),
-        "groups": torch.zeros(1, dtype=torch.long),
-        "total_tokens": total or count,
-        "total_trajectories": 1,
-    }
-    return ObjectiveInputs(**(values | changes))
+from tests.learner.inputs import make_inputs
 
 
 def test_the_loss_by_hand():
@@ -88,5 +74,5 @@ def test_missing_logprobs_are_refused():
 def test_the_objective_takes_its_parameters_from_the_settings():
     objective = make_objective(LearnerSettings(epsilon_high=0.5))
     loss, _ = objective.loss(make_inputs([-1.0], [-1.0 - math.log(2)], [1.0]))
-    assert objective.needs_behavior_logprobs
+    assert objective.needs == Needs(behavior_logprobs=True, versions=True, value_model=True)
     assert loss.item() == 0.0
