@@ -13,18 +13,17 @@ from feedback.database import UNAVAILABLE, open_database
 from feedback.dead_letters import bury
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
 from feedback.schemas import TRAJECTORIES_TOPIC
-from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model, load_base, share_frozen
+from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model
 from online_rl.checkpoint import Checkpoints, LearnerState
 from online_rl.config import Settings
 from online_rl.drift import DriftMonitor
 from online_rl.heartbeat import beat
 from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop, Record, restore_counters
-from online_rl.policy_model import PolicyModel
+from online_rl.models import build_models
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.registry import Registry
 from online_rl.trainer import Trainer
-from online_rl.value_model import ValueModel
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
     source: LogConsumer | None = None
     try:
         status.say("loading the models")
-        trainer, publisher = build_models(settings)
+        trainer, publisher = build_trainer(settings)
         checkpoints = Checkpoints(settings.data_dir / "checkpoints", settings.learner.keep_checkpoints)
         restored = restore(trainer, publisher, checkpoints)
         registry = Registry(engine)
@@ -107,17 +106,14 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
     return 0.0
 
 
-def build_models(settings: Settings) -> tuple[Trainer, Publisher]:
-    """The models, seeded by `learner.seed`. Raises UnusableModel."""
+def build_trainer(settings: Settings) -> tuple[Trainer, Publisher]:
+    """The models with what trains and publishes them. Raises UnusableModel."""
     folder = find_model(settings.model_path)
     learner = settings.learner
     device = choose_device(learner)
     dtype = choose_dtype(learner, device)
     logger.info("training %s on %s in %s with %d threads", folder.name, device, dtype, torch.get_num_threads())
-    policy_base, value_base = (load_base(folder, device, dtype) for _ in range(2))
-    share_frozen(policy_base, value_base)
-    policy = PolicyModel(policy_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed)
-    value = ValueModel(value_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed + 1)
+    policy, value = build_models(folder, device, dtype, learner)
     publisher = Publisher(
         settings.data_dir / "versions",
         folder,
@@ -138,7 +134,10 @@ def restore(trainer: Trainer, publisher: Publisher, checkpoints: Checkpoints) ->
     try:
         trainer.load(tensors)
     except (KeyError, RuntimeError) as error:
-        raise BaseChanged(f"the checkpoint does not fit learner.lora_rank or the model: {error}") from error
+        raise BaseChanged(
+            f"the checkpoint was made under another learner.lora_rank, lora_targets, policy_weights, "
+            f"value_model or value_attention; set them back, or use another data_dir: {error}"
+        ) from error
     trainer.counters = restore_counters(state)
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.random_state), dtype=torch.uint8))
     logger.info("resumed at update %d", state.update)

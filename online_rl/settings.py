@@ -51,6 +51,16 @@ class LearnerSettings(BaseModel):
     """Policy updates for each published version."""
     kl_budget: Positive = 20.0
     """Publish gate: a version further than this from the base (nats a token, on the last batch) is rejected."""
+    policy_weights: Literal["lora", "full"] = "lora"
+    """What of the policy trains: an adapter, or all weights (then `swap.mode` is `merged` or `full`, and a step of
+    about 1e-6 fits)."""
+    value_model: Literal["lora", "full", "shared_trunk"] = "lora"
+    """`lora`: adapters on the MLP projections or experts of a network of its own; `full`: those weights themselves;
+    `shared_trunk`: a small network on the base model's hidden states, cheap and less able."""
+    value_attention: Literal["frozen", "trained"] = "frozen"
+    """Whether the value model's attention trains too; `frozen` is what the paper found better."""
+    lora_targets: tuple[str, ...] = ()
+    """Layers with a policy adapter, by the end of their name, e.g. `q_proj`; empty: all linear ones but the output."""
     lora_rank: Annotated[int, Field(ge=1)] = 8
     """Rank of the policy's and the value model's adapters."""
     lora_alpha: Positive = 16.0

@@ -24,11 +24,11 @@ from online_rl.adam import NamedAdam
 from online_rl.advantages import compute_advantages
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
-from online_rl.policy_model import PolicyModel
+from online_rl.policy_model import Policy
 from online_rl.settings import LearnerSettings
 from online_rl.token_scores import Scores
 from online_rl.update_metrics import describe_policy, describe_trajectories, describe_values
-from online_rl.value_model import ValueModel, value_loss
+from online_rl.value_model import Values, value_loss
 
 
 class UpdateFailed(RuntimeError):
@@ -47,7 +47,7 @@ class Counters:
 class Trainer:
     """Owns both models and their optimisers. `update` either completes or leaves everything as it was."""
 
-    def __init__(self, policy: PolicyModel, value: ValueModel, settings: LearnerSettings) -> None:
+    def __init__(self, policy: Policy, value: Values, settings: LearnerSettings) -> None:
         self.policy = policy
         self.value = value
         self.settings = settings
