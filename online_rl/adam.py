@@ -31,6 +31,10 @@ class NamedAdam:
     def zero_grad(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 
+    def gradients(self) -> dict[str, Tensor]:
+        """What has added up since `zero_grad`, float32, by name; the tensors in use."""
+        return {name: master.grad for name, master in self._masters.items() if master.grad is not None}
+
     def clip(self, max_norm: float) -> float:
         """Scale the gradients down to `max_norm`; returns their norm before, inf or NaN where one is not finite."""
         return float(nn.utils.clip_grad_norm_(self._masters.values(), max_norm))

@@ -95,7 +95,7 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
         if not updated and registry.frozen():
             status.say("frozen by the operator")
             return FROZEN_SECONDS
-        status.say(f"{loop.updates} updates, {loop.waiting} trajectories waiting")
+        status.say("; ".join(filter(None, [_progress(loop), loop.rolled_back])))
     except LogUnavailable as error:
         logger.warning("%s", error)
         status.say("the log is away")
@@ -104,6 +104,10 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
         logger.warning("the database is away: %s", type(error).__name__)
         return RETRY_SECONDS
     return 0.0
+
+
+def _progress(loop: LearnerLoop) -> str:
+    return f"{loop.updates} updates, {loop.waiting} trajectories waiting"
 
 
 def build_trainer(settings: Settings) -> tuple[Trainer, Publisher]:

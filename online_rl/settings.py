@@ -1,8 +1,8 @@
 """Settings of the learner and of drift detection."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -23,6 +23,14 @@ class LearnerSettings(BaseModel):
     """Fewest trajectories for one policy update."""
     learning_rate: NonNegative = 1e-3
     """AdamW step of the policy (LoRA; full weights want about 1e-6)."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the policy's step falls over `schedule_updates`."""
+    warmup_updates: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the policy's step rises to `learning_rate`."""
+    schedule_updates: Annotated[int, Field(ge=1)] = 1000
+    """Updates, the warm-up included, after which the policy's step has fallen to `schedule_floor`."""
+    schedule_floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of `learning_rate` that is left then, so that a service never stops learning by itself."""
     value_learning_rate: NonNegative = 2e-3
     """AdamW step of the value model."""
     value_updates: Annotated[int, Field(ge=0)] = 2
@@ -45,6 +53,15 @@ class LearnerSettings(BaseModel):
     """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
     entropy_floor: NonNegative = 0.0
     """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
+    guard_updates: Annotated[int, Field(ge=0)] = 3
+    """Updates in a row with a figure beyond its bound, or failed, after which the learner goes back to the last good
+    checkpoint; 0: never."""
+    guard_loss: Positive = 100.0
+    """Bound of the policy's and the value model's |loss|."""
+    guard_grad_norm: Positive = 100.0
+    """Bound of both gradient norms, before clipping."""
+    guard_kl: Positive = 20.0
+    """Bound of the divergence from the base model, nats a token."""
     max_staleness: Annotated[int, Field(ge=0)] = 8
     """Trajectories sampled by a version older than this many versions are dropped and counted."""
     publish_every: Annotated[int, Field(ge=1)] = 1
@@ -88,6 +105,15 @@ class LearnerSettings(BaseModel):
     """Checkpoints that stay on disk."""
     seed: int = 0
     """Seed of the learner's own randomness."""
+
+    @model_validator(mode="after")
+    def _room_to_fall(self) -> Self:
+        if self.schedule != "constant" and self.schedule_updates <= self.warmup_updates:
+            raise ValueError(
+                f"schedule_updates is {self.schedule_updates} and includes the {self.warmup_updates} warmup_updates; "
+                "set it higher"
+            )
+        return self
 
 
 class DriftSettings(BaseModel):

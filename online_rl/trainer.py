@@ -25,6 +25,7 @@ from online_rl.advantages import compute_advantages
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.policy_model import Policy
+from online_rl.schedule import schedule_learning_rate
 from online_rl.settings import LearnerSettings
 from online_rl.token_scores import Scores
 from online_rl.update_metrics import describe_policy, describe_trajectories, describe_values
@@ -180,10 +181,12 @@ class Trainer:
         )
         self.kl_to_base = metrics["policy/kl_to_base"]
         metrics |= self._describe_objective(parts, batch)
-        metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0}
+        rate = schedule_learning_rate(self.counters.updates, self.settings)
+        metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0, "policy/learning_rate": rate}
         if metrics["policy/entropy"] < self.settings.entropy_floor:
             self.counters.entropy_skips += 1
             return metrics | {"policy/skipped": 1.0}
+        self._policy_optimizer.set_learning_rate(rate)
         self._policy_optimizer.step()
         return metrics
 
