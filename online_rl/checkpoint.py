@@ -58,6 +58,8 @@ class LearnerState(BaseModel):
     """Torch's generator, hexadecimal."""
     base_sha256: str
     """Adapters of another base model would load without an error and mean nothing."""
+    pretrained_value: str | None = None
+    """SHA-256 of the pretrained value weights that were taken last: a file is taken once."""
     guard: GuardState = GuardState()
     drift: DriftState = DriftState()
     drift_events: tuple[DriftEvent, ...] = ()

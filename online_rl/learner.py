@@ -21,6 +21,7 @@ from online_rl.heartbeat import beat
 from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop, Record, restore_counters
 from online_rl.models import build_models
+from online_rl.pretrained_value import NAME, PretrainedValueError, load_pretrained
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.registry import Registry
 from online_rl.trainer import Trainer
@@ -59,6 +60,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
         trainer, publisher = build_trainer(settings)
         checkpoints = Checkpoints(settings.data_dir / "checkpoints", settings.learner.keep_checkpoints)
         restored = restore(trainer, publisher, checkpoints)
+        pretrained = adopt_value(trainer, publisher.base_sha256, settings, restored)
         registry = Registry(engine)
         while (source := open_source(log, restored)) is None:
             status.say("waiting for the log")
@@ -76,6 +78,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
             settings=settings.learner,
             keep_versions=settings.swap.keep_versions,
             restored=restored,
+            pretrained_value=pretrained,
         )
         ensure_base(registry, settings, stop)
         while not stop.is_set():
@@ -146,6 +149,29 @@ def restore(trainer: Trainer, publisher: Publisher, checkpoints: Checkpoints) ->
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.random_state), dtype=torch.uint8))
     logger.info("resumed at update %d", state.update)
     return state
+
+
+def adopt_value(trainer: Trainer, base_sha256: str, settings: Settings, restored: LearnerState | None) -> str | None:
+    """Begin with the value weights of `online-rl pretrain-value`, unless the checkpoint has taken them before.
+
+    Returns the hash of those taken last. Raises PretrainedValueError.
+    """
+    taken = None if restored is None else restored.pretrained_value
+    if settings.learner.pretrained_value != "ignore" and (found := load_pretrained(settings.data_dir)) is not None:
+        if found.base_sha256 != base_sha256:
+            raise PretrainedValueError(f"{NAME} in data_dir belongs to another base model; remove it or pretrain again")
+        if found.sha256 != taken:
+            try:
+                trainer.load_value(found.tensors)
+            except (KeyError, RuntimeError) as error:
+                raise PretrainedValueError(
+                    f"{NAME} in data_dir was made under another learner.value_model, value_attention or lora_rank; "
+                    f"remove it or pretrain again: {error}"
+                ) from error
+            taken = found.sha256
+            logger.info("the value model begins with the pretrained weights of %s", settings.data_dir / NAME)
+    trainer.value_is_ready = taken is not None and settings.learner.pretrained_value == "use"
+    return taken
 
 
 def open_source(log: KafkaLog, restored: LearnerState | None) -> LogConsumer | None:

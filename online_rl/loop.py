@@ -84,6 +84,7 @@ class LearnerLoop:
         settings: LearnerSettings,
         keep_versions: int,
         restored: LearnerState | None = None,
+        pretrained_value: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source = source
@@ -110,6 +111,7 @@ class LearnerLoop:
         )
         self._published_update = 0 if restored is None else restored.published_update
         self._publish_at_once = False
+        self._pretrained_value = pretrained_value
         self._guard = GuardState() if restored is None else restored.guard
         self.rolled_back = ""
         """Since this process started: when the divergence guard last went back, to where, and why."""
@@ -270,6 +272,7 @@ class LearnerLoop:
             trained_at=self._clock(),
             random_state=bytes(torch.get_rng_state().numpy()).hex(),
             base_sha256=self._publisher.base_sha256,
+            pretrained_value=self._pretrained_value,
             guard=self._guard,
             drift=self._drift.state,
             drift_events=tuple(events),

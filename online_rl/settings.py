@@ -37,6 +37,9 @@ class LearnerSettings(BaseModel):
     """K: value updates for each policy update."""
     value_warmup: Annotated[int, Field(ge=0)] = 4
     """Value updates before the first policy update."""
+    pretrained_value: Literal["use", "warm_up", "ignore"] = "use"
+    """What becomes of the value weights that `online-rl pretrain-value` wrote: `use` them at the next start in place of
+    the warm-up, use them and `warm_up` nevertheless, or `ignore` them."""
     advantages_from: Literal["before", "after"] = "before"
     """Whether advantages use the values before or after the K value updates."""
     value_clip: float | None = None

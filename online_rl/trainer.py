@@ -54,6 +54,8 @@ class Trainer:
         self.settings = settings
         self.objective: Objective = make_objective(settings)
         self.counters = Counters()
+        self.value_is_ready = False
+        """Whether the value model was pretrained, which makes its warm-up unnecessary."""
         self.residuals: list[float | None] = []
         """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
         the update; None in the first update, whose values know nothing."""
@@ -100,7 +102,7 @@ class Trainer:
 
     def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
         """K value updates, after the warm-up where it is the first; values ``[T]`` of each pack for the advantages."""
-        if self.counters.updates == 0:
+        if self.counters.updates == 0 and not self.value_is_ready:
             for _ in range(self.settings.value_warmup):
                 self._step_value(batch, [])
         before: list[Tensor] = []
@@ -213,6 +215,10 @@ class Trainer:
         policy = {f"policy/{name}": tensor for name, tensor in self._policy_optimizer.tensors().items()}
         value = {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
         return policy | value
+
+    def load_value(self, parameters: Mapping[str, Tensor]) -> None:
+        """Set the value model's parameters; its optimiser begins anew. Raises KeyError or RuntimeError as `load`."""
+        self._value_optimizer.load({f"parameter/{name}": tensor for name, tensor in parameters.items()})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set what `tensors` returned before. Raises KeyError or RuntimeError where a name or shape differs."""
