@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from feedback.database import open_database
 from online_rl import tables
@@ -53,7 +54,7 @@ class Database:
         try:
             with engine.connect() as connection:
                 return connection.execute(statement).scalar()
-        except sa.exc.OperationalError:  # no tables yet
+        except OperationalError:  # no tables yet
             return None
         finally:
             engine.dispose()

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     UNKNOWN_TOKEN = "unknown_token"
     TOO_LONG = "too_long"
     UPDATE_FAILED = "update_failed"
+    DIVERGED = "diverged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from online_rl.baselines import BaselineState
+from online_rl.divergence import GuardState
 from online_rl.drift import DriftEvent, DriftState
 from online_rl.durable_files import finish_folder, hash_folder, start_folder
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MANIFEST = "manifest.json"
+UNREADABLE = (OSError, ValueError, SafetensorError, ValidationError)
 
 
 class CheckpointError(RuntimeError):
@@ -48,6 +50,8 @@ class LearnerState(BaseModel):
     """Of the log that `offsets` belong to; another one means that the log was emptied."""
     trained_ids: tuple[str, ...]
     """The trajectories of this very update, so that SQL can be completed after a crash right behind the checkpoint."""
+    dropped: dict[str, str] = {}
+    """Trajectory id → reason, of what this very update threw away, for the same reason."""
     metrics: dict[str, float]
     """Of this update, for the same reason."""
     trained_at: float
@@ -59,6 +63,9 @@ class LearnerState(BaseModel):
     """That this update was made with."""
     baseline: BaselineState = {}
     """The past rewards that its baseline remembers."""
+    pretrained_value: str | None = None
+    """SHA-256 of the pretrained value weights that were taken last: a file is taken once."""
+    guard: GuardState = GuardState()
     drift: DriftState = DriftState()
     drift_events: tuple[DriftEvent, ...] = ()
     """What this update's trajectories revealed."""
@@ -72,7 +79,7 @@ class _Manifest(BaseModel):
 
 
 class Checkpoints:
-    """The checkpoints of one learner, newest last; at most `keep` stay."""
+    """The checkpoints of one learner, newest last; the newest `keep` stay, and the last good one."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder = folder
@@ -80,7 +87,7 @@ class Checkpoints:
 
     def save(self, state: LearnerState, tensors: Mapping[str, Tensor]) -> Path:
         """Write a checkpoint and remove the oldest ones. Raises OSError; the ones before it stay then."""
-        target = self._folder / f"u{state.update:06d}"
+        target = self._path(state.update)
         draft = start_folder(target)
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
         (draft / STATE).write_text(state.model_dump_json())
@@ -88,8 +95,16 @@ class Checkpoints:
         (draft / MANIFEST).write_text(manifest.model_dump_json())
         finish_folder(draft, target)
         for old in self._list()[: -self._keep]:
-            shutil.rmtree(old)
+            if state.guard.good is None or old != self._path(state.guard.good):
+                shutil.rmtree(old)
         return target
+
+    def read(self, update: int) -> tuple[LearnerState, dict[str, Tensor]]:
+        """The checkpoint of one update. Raises CheckpointError."""
+        try:
+            return _read(self._path(update))
+        except UNREADABLE as error:
+            raise CheckpointError(f"checkpoint {self._path(update)} cannot be used: {error}") from error
 
     def load(self) -> tuple[LearnerState, dict[str, Tensor]] | None:
         """The newest checkpoint that is whole, or None where there is none.
@@ -101,7 +116,7 @@ class Checkpoints:
         for folder in reversed(self._list()):
             try:
                 found = _read(folder)
-            except (OSError, ValueError, SafetensorError, ValidationError) as error:
+            except UNREADABLE as error:
                 problems.append(f"{folder}: {error}")
                 logger.error("checkpoint %s cannot be used, trying the one before it: %s", folder, error)
                 continue
@@ -111,6 +126,9 @@ class Checkpoints:
                 "every checkpoint is damaged; remove the folder to start from the base model. " + "; ".join(problems)
             )
         return None
+
+    def _path(self, update: int) -> Path:
+        return self._folder / f"u{update:06d}"
 
     def _list(self) -> list[Path]:
         return sorted(self._folder.glob("u[0-9]*"))

@@ -106,6 +106,15 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _full_weights_are_reloaded(self) -> Self:
+        if self.learner.policy_weights == "full" and self.swap.mode not in ("merged", "full"):
+            raise ValueError(
+                f"learner.policy_weights is full, which has no adapter to load, and swap.mode is {self.swap.mode}; "
+                "set swap.mode to full"
+            )
+        return self
+
     @property
     def database_url(self) -> str:
         return self.database.url or f"sqlite:///{self.data_dir.absolute() / 'online_rl.db'}"

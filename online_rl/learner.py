@@ -13,19 +13,18 @@ from feedback.database import UNAVAILABLE, open_database
 from feedback.dead_letters import bury
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
 from feedback.schemas import TRAJECTORIES_TOPIC
-from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model, load_base, share_frozen
+from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model
 from online_rl.checkpoint import Checkpoints, LearnerState
 from online_rl.config import Settings
 from online_rl.drift import DriftMonitor
 from online_rl.heartbeat import beat
 from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop, Record, restore_counters
-from online_rl.objectives import make_objective
-from online_rl.policy_model import PolicyModel
+from online_rl.models import build_models
+from online_rl.pretrained_value import NAME, PretrainedValueError, load_pretrained
 from online_rl.publish import Publisher, choose_write_merged
 from online_rl.registry import Registry
 from online_rl.trainer import Trainer
-from online_rl.value_model import ValueModel
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +57,10 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
     source: LogConsumer | None = None
     try:
         status.say("loading the models")
-        trainer, publisher = build_models(settings)
+        trainer, publisher = build_trainer(settings)
         checkpoints = Checkpoints(settings.data_dir / "checkpoints", settings.learner.keep_checkpoints)
         restored = restore(trainer, publisher, checkpoints)
+        pretrained = adopt_value(trainer, publisher.base_sha256, settings, restored)
         registry = Registry(engine)
         while (source := open_source(log, restored)) is None:
             status.say("waiting for the log")
@@ -78,6 +78,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
             settings=settings.learner,
             keep_versions=settings.swap.keep_versions,
             restored=restored,
+            pretrained_value=pretrained,
         )
         ensure_base(registry, settings, stop)
         while not stop.is_set():
@@ -97,7 +98,7 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
         if not updated and registry.frozen():
             status.say("frozen by the operator")
             return FROZEN_SECONDS
-        status.say(f"{loop.updates} updates, {loop.waiting} trajectories waiting")
+        status.say("; ".join(filter(None, [_progress(loop), loop.rolled_back])))
     except LogUnavailable as error:
         logger.warning("%s", error)
         status.say("the log is away")
@@ -108,21 +109,18 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
     return 0.0
 
 
-def build_models(settings: Settings) -> tuple[Trainer, Publisher]:
-    """The models, seeded by `learner.seed`. Raises UnusableModel."""
+def _progress(loop: LearnerLoop) -> str:
+    return f"{loop.updates} updates, {loop.waiting} trajectories waiting"
+
+
+def build_trainer(settings: Settings) -> tuple[Trainer, Publisher]:
+    """The models with what trains and publishes them. Raises UnusableModel."""
     folder = find_model(settings.model_path)
     learner = settings.learner
     device = choose_device(learner)
     dtype = choose_dtype(learner, device)
     logger.info("training %s on %s in %s with %d threads", folder.name, device, dtype, torch.get_num_threads())
-    policy_base, value_base = load_base(folder, device, dtype), None
-    if make_objective(learner).needs.value_model:
-        value_base = load_base(folder, device, dtype)
-        share_frozen(policy_base, value_base)
-    policy = PolicyModel(policy_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed)
-    value = None
-    if value_base is not None:
-        value = ValueModel(value_base, rank=learner.lora_rank, alpha=learner.lora_alpha, seed=learner.seed + 1)
+    policy, value = build_models(folder, device, dtype, learner)
     publisher = Publisher(
         settings.data_dir / "versions",
         folder,
@@ -144,8 +142,9 @@ def restore(trainer: Trainer, publisher: Publisher, checkpoints: Checkpoints) ->
         trainer.load(tensors)
     except (KeyError, RuntimeError) as error:
         raise BaseChanged(
-            f"the checkpoint does not fit learner.lora_rank, the model, or learner.objective, which was "
-            f"{state.objective} (one with a value model goes on from one with a value model only): {error}"
+            f"the checkpoint was made under another learner.lora_rank, lora_targets, policy_weights, value_model or "
+            f"value_attention, or under an objective, {state.objective}, that keeps a value model where this one keeps "
+            f"none (or the other way round); set them back, or use another data_dir: {error}"
         ) from error
     if state.objective == trainer.objective.name:
         trainer.load_baseline(state.baseline)
@@ -155,6 +154,31 @@ def restore(trainer: Trainer, publisher: Publisher, checkpoints: Checkpoints) ->
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.random_state), dtype=torch.uint8))
     logger.info("resumed at update %d", state.update)
     return state
+
+
+def adopt_value(trainer: Trainer, base_sha256: str, settings: Settings, restored: LearnerState | None) -> str | None:
+    """Begin with the value weights of `online-rl pretrain-value`, unless the checkpoint has taken them before.
+
+    Returns the hash of those taken last. Raises PretrainedValueError.
+    """
+    taken = None if restored is None else restored.pretrained_value
+    if trainer.value is None:
+        return taken
+    if settings.learner.pretrained_value != "ignore" and (found := load_pretrained(settings.data_dir)) is not None:
+        if found.base_sha256 != base_sha256:
+            raise PretrainedValueError(f"{NAME} in data_dir belongs to another base model; remove it or pretrain again")
+        if found.sha256 != taken:
+            try:
+                trainer.load_value(found.tensors)
+            except (KeyError, RuntimeError) as error:
+                raise PretrainedValueError(
+                    f"{NAME} in data_dir was made under another learner.value_model, value_attention or lora_rank; "
+                    f"remove it or pretrain again: {error}"
+                ) from error
+            taken = found.sha256
+            logger.info("the value model begins with the pretrained weights of %s", settings.data_dir / NAME)
+    trainer.value_is_ready = taken is not None and settings.learner.pretrained_value == "use"
+    return taken
 
 
 def open_source(log: KafkaLog, restored: LearnerState | None) -> LogConsumer | None:

@@ -16,7 +16,7 @@ One thread, one batch at a time. What makes a trajectory train exactly once in e
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -25,8 +25,9 @@ from pydantic import ValidationError
 from feedback.schemas import Trajectory
 from online_rl.admission import AdmissionRules, Reason, find_refusal
 from online_rl.buffer import Arrival, Buffer
-from online_rl.checkpoint import Checkpoints, LearnerState
-from online_rl.drift import DriftMonitor
+from online_rl.checkpoint import CheckpointError, Checkpoints, LearnerState
+from online_rl.divergence import GuardState, find_excess, follow, has_diverged
+from online_rl.drift import DriftEvent, DriftMonitor
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher
 from online_rl.registry import Registry
@@ -83,6 +84,7 @@ class LearnerLoop:
         settings: LearnerSettings,
         keep_versions: int,
         restored: LearnerState | None = None,
+        pretrained_value: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source = source
@@ -112,6 +114,11 @@ class LearnerLoop:
             train_structured=settings.train_structured,
         )
         self._published_update = 0 if restored is None else restored.published_update
+        self._publish_at_once = False
+        self._pretrained_value = pretrained_value
+        self._guard = GuardState() if restored is None else restored.guard
+        self.rolled_back = ""
+        """Since this process started: when the divergence guard last went back, to where, and why."""
         self._identity = source.identity
         same_log = restored is not None and restored.log_identity == self._identity
         self._read = dict(restored.offsets) if restored is not None and same_log else {}
@@ -192,17 +199,70 @@ class LearnerLoop:
 
     def _update(self, batch: Sequence[Trajectory], version: int) -> None:
         """Train and write the checkpoint; where the update failed, the batch is dropped."""
+        measured = self.updates
+        if measured == 0:
+            # What the guard goes back to should the first updates diverge.
+            self._save(version, {})
+        metrics: dict[str, float] | None = None
         try:
             metrics = self._trainer.update(batch, current_version=version)
+            excess = find_excess(metrics, self._settings)
         except UpdateFailed as error:
-            logger.error("the update was undone, its %d trajectories are dropped: %s", len(batch), error)
+            excess = str(error)
+        self._guard = follow(self._guard, excess, measured)
+        if (
+            excess is not None
+            and has_diverged(self._guard, self._settings)
+            and self._roll_back(excess, measured, batch, version)
+        ):
+            return
+        if metrics is None:
+            logger.error("the update was undone, its %d trajectories are dropped: %s", len(batch), excess)
             self._due_drops |= {trajectory.trajectory_id: Reason.UPDATE_FAILED for trajectory in batch}
             return
+        if excess is not None:
+            logger.warning("update %d is out of bounds (%d in a row): %s", self.updates, self._guard.streak, excess)
         events = [
             event
             for trajectory, residual in zip(batch, self._trainer.residuals, strict=True)
             for event in self._drift.observe(trajectory.reward, residual, trajectory.rated_at)
         ]
+        self._save(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
+
+    def _roll_back(self, excess: str, measured: int, batch: Sequence[Trajectory], version: int) -> bool:
+        """Go on from the last good checkpoint, as an update of its own that trained on nothing; False if it is damaged.
+
+        The count of updates goes on, so no later checkpoint and no row in SQL is taken for an earlier one. `batch` is
+        dropped, and what the updates in between trained on stays trained: nothing comes again.
+        """
+        good, streak = self._guard.good, self._guard.streak
+        self._guard = GuardState(good=good)
+        assert good is not None
+        try:
+            state, tensors = self._checkpoints.read(good)
+        except CheckpointError as error:
+            logger.error("training has diverged (%s), and there is no way back: %s", excess, error)
+            return False
+        made = self._trainer.counters.updates = measured + 1
+        self._trainer.load(tensors)
+        self._trainer.kl_to_base = state.metrics.get("policy/kl_to_base", 0.0)
+        self.rolled_back = f"update {made} went back to the weights of update {good}: {excess}"
+        logger.error("%s (%d in a row); %d trajectories are dropped", self.rolled_back, streak, len(batch))
+        metrics = {"guard/streak": float(streak), "guard/rolled_back_to": float(good)}
+        self._save(version, metrics, dropped={trajectory.trajectory_id: Reason.DIVERGED for trajectory in batch})
+        # What was published since is worse than what is there now.
+        self._publish_at_once = True
+        return True
+
+    def _save(
+        self,
+        version: int,
+        metrics: dict[str, float],
+        batch: Sequence[Trajectory] = (),
+        events: Sequence[DriftEvent] = (),
+        dropped: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the checkpoint of the weights in training; update 0 stands at the beginning of the log."""
         counters = self._trainer.counters
         state = LearnerState(
             update=counters.updates,
@@ -210,15 +270,18 @@ class LearnerLoop:
             entropy_skips=counters.entropy_skips,
             version=version,
             published_update=self._published_update,
-            offsets=self._buffer.safe_offsets(self._read, self._identity),
+            offsets=self._buffer.safe_offsets(self._read, self._identity) if counters.updates else {},
             log_identity=self._identity,
             trained_ids=tuple(trajectory.trajectory_id for trajectory in batch),
+            dropped=dict(dropped or {}),
             metrics=metrics,
             trained_at=self._clock(),
             random_state=bytes(torch.get_rng_state().numpy()).hex(),
             base_sha256=self._publisher.base_sha256,
             objective=self._settings.objective,
             baseline=self._trainer.baseline_state(),
+            pretrained_value=self._pretrained_value,
+            guard=self._guard,
             drift=self._drift.state,
             drift_events=tuple(events),
         )
@@ -230,17 +293,18 @@ class LearnerLoop:
         self._ledger.record_drops(self._due_drops, self._clock())
         self._due_drops = {}
         state = self._unrecorded
-        if state is not None:
+        if state is not None and state.update:
+            self._ledger.record_drops(state.dropped, state.trained_at)
             self._ledger.record_update(state.update, state.version, state.trained_ids, state.metrics, state.trained_at)
             for event in state.drift_events:
                 logger.info("drift: %s", event)
                 self._ledger.record_drift(event, version=state.version, update=state.update)
-            self._unrecorded = None
+        self._unrecorded = None
 
     def _publish(self, batch: Sequence[Trajectory]) -> None:
         """Every `publish_every` updates, write the weights as a candidate; one too far from the base is rejected."""
         update = self._trainer.counters.updates
-        if update - self._published_update < self._settings.publish_every:
+        if not self._publish_at_once and update - self._published_update < self._settings.publish_every:
             return
         kl = self._trainer.kl_to_base
         version, parent = self._registry.next_version(), self._registry.standing()
@@ -250,6 +314,7 @@ class LearnerLoop:
             logger.warning("version %d is not published: %s", version, reason)
             self._registry.add_rejected(version, parent, str(self._publisher.folder(version)), metrics, reason)
             self._published_update = update
+            self._publish_at_once = False
             return
         started = time.perf_counter()
         try:
@@ -260,6 +325,7 @@ class LearnerLoop:
         metrics["publish_seconds"] = time.perf_counter() - started
         self._registry.add_candidate(version, parent, str(folder), metrics)
         self._published_update = update
+        self._publish_at_once = False
         logger.info("version %d is published (update %d)", version, update)
         self._publisher.prune(keep=self._keep_versions, in_use=self._registry.live_or_rising())
 

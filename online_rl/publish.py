@@ -1,6 +1,7 @@
 """Publishing: a version's artifact folder, complete and hashed, with the probes that prove its delivery.
 
-``versions/v000012/`` holds ``adapter/`` (PEFT), ``merged/`` (a complete model folder, where `swap.mode` is merged),
+``versions/v000012/`` holds ``adapter/`` (PEFT; none where all weights train), ``merged/`` (a complete model folder,
+where `swap.mode` is merged or full),
 ``probes.json`` and, written last, ``manifest.json``.
 """
 
@@ -18,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from feedback.schemas import Trajectory
+from online_rl.base_model import UnusableModel
 from online_rl.durable_files import finish_folder, hash_file, hash_folder, start_folder
 from online_rl.packing import TokenSequence
-from online_rl.policy_model import PolicyModel
+from online_rl.policy_model import Policy
 from online_rl.probes import choose_probes
 from online_rl.schemas import BASE_VERSION, Manifest, Probe
-from online_rl.served_weights import merge_adapter, merge_weights, score_served
+from online_rl.served_weights import score_served
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +40,20 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
 class Publisher:
     """Writes artifacts of one base model."""
 
-    def __init__(self, versions: Path, base_folder: Path, policy: PolicyModel, *, write_merged: bool) -> None:
+    def __init__(self, versions: Path, base_folder: Path, policy: Policy, *, write_merged: bool) -> None:
         self._versions = versions
         self._base_folder = base_folder
         self._policy = policy
         self._write_merged = write_merged
         self.base_sha256 = hash_file(base_folder / WEIGHTS)
         with safe_open(base_folder / WEIGHTS, framework="pt") as tensors:
+            names = set(tensors.keys())
             self._dtype = tensors.get_tensor(next(iter(tensors.keys()))).dtype
+        if unknown := sorted(policy.layers().keys() - names):
+            raise UnusableModel(
+                f"{WEIGHTS} of the base model has no tensor {unknown[0]}, as the model in memory has (fused experts?); "
+                "versions of it could not be published: set learner.policy_weights to lora"
+            )
 
     def publish(
         self, version: int, parent: int, *, update: int, recent: Sequence[Trajectory], created_at: float
@@ -56,10 +64,8 @@ class Publisher:
         """
         target = self.folder(version)
         draft = start_folder(target)
-        merged = merge_weights(self._policy, self._dtype)
-        self._policy.save_adapter(draft / "adapter")
-        # PEFT writes a model card that names files of this machine.
-        (draft / "adapter" / "README.md").unlink(missing_ok=True)
+        merged = self._policy.served_weights(self._dtype)
+        self._policy.save(draft)
         if self._write_merged:
             self._write_model(draft / "merged", merged)
         probes = self._probe(parent, merged, recent)
@@ -67,7 +73,7 @@ class Publisher:
         manifest = Manifest(
             version=version,
             parent=parent,
-            kind="lora",
+            kind=self._policy.kind,
             base_sha256=self.base_sha256,
             files=hash_folder(draft),
             lora_rank=self._policy.rank,
@@ -84,7 +90,7 @@ class Publisher:
     def prune(self, *, keep: int, in_use: Collection[int]) -> None:
         """Remove all but the newest `keep` versions' merged weights, never those of a version `in_use`.
 
-        Adapters, probes and manifests stay, so any version can be merged again.
+        Adapters, probes and manifests stay, so any version with an adapter can be merged again.
         """
         holding = sorted(path.parent for path in self._versions.glob("v[0-9]*/merged"))
         for folder in holding[:-keep]:
@@ -110,7 +116,7 @@ class Publisher:
         sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in chosen]
         parent_weights: Mapping[str, Tensor] = {}
         if parent != BASE_VERSION:
-            parent_weights = merge_adapter(self._policy, self.folder(parent) / "adapter", self._dtype)
+            parent_weights = self._policy.read_version(self.folder(parent), self._dtype)
         parent_logprobs = score_served(self._policy, parent_weights, sequences)
         return choose_probes(sequences, score_served(self._policy, merged, sequences), parent_logprobs)
 
@@ -127,4 +133,4 @@ def choose_write_merged(mode: str, device: torch.device | None = None) -> bool:
     """Whether `swap.mode` needs merged weights: `auto` is ``lora`` where CUDA is, ``merged`` elsewhere."""
     if mode == "auto":
         return not (torch.cuda.is_available() if device is None else device.type == "cuda")
-    return mode == "merged"
+    return mode != "lora"

@@ -1,63 +1,35 @@
-"""The policy's weights exactly as they are served: base + adapter, rounded to the precision of the base model's file.
+"""Scores of the policy under weights as they are served: rounded to the precision of the base model's file."""
 
-Always built from the pristine base, never from merged weights, so that rounding does not add up over versions.
-"""
-
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from online_rl.packing import TokenSequence, pack_sequences
-from online_rl.policy_model import PolicyModel
-
-
-@torch.no_grad()
-def merge_weights(policy: PolicyModel, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Weight of each adapted layer by its name in the base model: ``round(W + s · B A)``, summed in float32."""
-    return {name: round_sum(weight, a, b, scale, dtype) for name, weight, a, b, scale in policy.adapted_weights()}
-
-
-@torch.no_grad()
-def merge_adapter(policy: PolicyModel, adapter: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The same for an adapter folder that was published before. Raises KeyError where it lacks a layer."""
-    tensors = load_file(adapter / "adapter_model.safetensors")
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    scale = config["lora_alpha"] / config["r"]
-    merged: dict[str, Tensor] = {}
-    for name, weight, _, _, _ in policy.adapted_weights():
-        prefix = f"base_model.model.{name.removesuffix('.weight')}"
-        a, b = (tensors[f"{prefix}.lora_{side}.weight"].to(weight.device) for side in "AB")
-        merged[name] = round_sum(weight, a, b, scale, dtype)
-    return merged
-
-
-def round_sum(weight: Tensor, a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    return torch.addmm(weight.float(), b, a, alpha=scale).to(dtype)
+from online_rl.policy_model import Policy
 
 
 @contextmanager
-def serving(policy: PolicyModel, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within the block the policy computes with `weights` in place of base and adapter, in its own precision."""
+def serving(policy: Policy, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block the policy computes with `weights` in place of its own (none: the base model's), in its own
+    precision."""
+    weights = weights or policy.base_weights()
     layers = policy.layers()
-    pristine = {name: layers[name].data for name in weights}
+    own = {name: layers[name].data for name in weights}
     try:
         for name, weight in weights.items():
-            layers[name].data = weight.to(pristine[name])
-        with policy.peft.disable_adapter():
+            layers[name].data = weight.to(own[name])
+        with policy.plain():
             yield
     finally:
-        for name, weight in pristine.items():
+        for name, weight in own.items():
             layers[name].data = weight
 
 
 @torch.no_grad()
 def score_served(
-    policy: PolicyModel, weights: Mapping[str, Tensor], sequences: Sequence[TokenSequence], max_tokens: int = 512
+    policy: Policy, weights: Mapping[str, Tensor], sequences: Sequence[TokenSequence], max_tokens: int = 512
 ) -> list[Tensor]:
     """For each sequence, float32 ``[N]``: log-probabilities of its N action tokens under served `weights` (none: the
     base model's), on the CPU. The weights are those served; the arithmetic is the learner's, the exact side of the

@@ -1,8 +1,8 @@
 """Settings of the learner and of drift detection."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -39,12 +39,23 @@ class LearnerSettings(BaseModel):
     """Fewest trajectories for one policy update."""
     learning_rate: NonNegative = 1e-3
     """AdamW step of the policy (LoRA; full weights want about 1e-6)."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the policy's step falls over `schedule_updates`."""
+    warmup_updates: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the policy's step rises to `learning_rate`."""
+    schedule_updates: Annotated[int, Field(ge=1)] = 1000
+    """Updates, the warm-up included, after which the policy's step has fallen to `schedule_floor`."""
+    schedule_floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of `learning_rate` that is left then, so that a service never stops learning by itself."""
     value_learning_rate: NonNegative = 2e-3
     """AdamW step of the value model."""
     value_updates: Annotated[int, Field(ge=0)] = 2
     """K: value updates for each policy update."""
     value_warmup: Annotated[int, Field(ge=0)] = 4
     """Value updates before the first policy update."""
+    pretrained_value: Literal["use", "warm_up", "ignore"] = "use"
+    """What becomes of the value weights that `online-rl pretrain-value` wrote: `use` them at the next start in place of
+    the warm-up, use them and `warm_up` nevertheless, or `ignore` them."""
     advantages_from: Literal["before", "after"] = "before"
     """Whether advantages use the values before or after the K value updates."""
     value_clip: float | None = None
@@ -93,12 +104,31 @@ class LearnerSettings(BaseModel):
     """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
     entropy_floor: NonNegative = 0.0
     """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
+    guard_updates: Annotated[int, Field(ge=0)] = 3
+    """Updates in a row with a figure beyond its bound, or failed, after which the learner goes back to the last good
+    checkpoint; 0: never."""
+    guard_loss: Positive = 100.0
+    """Bound of the policy's and the value model's |loss|."""
+    guard_grad_norm: Positive = 100.0
+    """Bound of both gradient norms, before clipping."""
+    guard_kl: Positive = 20.0
+    """Bound of the divergence from the base model, nats a token."""
     max_staleness: Annotated[int, Field(ge=0)] = 8
     """Trajectories sampled by a version older than this many versions are dropped and counted."""
     publish_every: Annotated[int, Field(ge=1)] = 1
     """Policy updates for each published version."""
     kl_budget: Positive = 20.0
     """Publish gate: a version further than this from the base (nats a token, on the last batch) is rejected."""
+    policy_weights: Literal["lora", "full"] = "lora"
+    """What of the policy trains: an adapter, or all weights (then `swap.mode` is `merged` or `full`, and a step of
+    about 1e-6 fits)."""
+    value_model: Literal["lora", "full", "shared_trunk"] = "lora"
+    """`lora`: adapters on the MLP projections or experts of a network of its own; `full`: those weights themselves;
+    `shared_trunk`: a small network on the base model's hidden states, cheap and less able."""
+    value_attention: Literal["frozen", "trained"] = "frozen"
+    """Whether the value model's attention trains too; `frozen` is what the paper found better."""
+    lora_targets: tuple[str, ...] = ()
+    """Layers with a policy adapter, by the end of their name, e.g. `q_proj`; empty: all linear ones but the output."""
     lora_rank: Annotated[int, Field(ge=1)] = 8
     """Rank of the policy's and the value model's adapters."""
     lora_alpha: Positive = 16.0
@@ -126,6 +156,15 @@ class LearnerSettings(BaseModel):
     """Checkpoints that stay on disk."""
     seed: int = 0
     """Seed of the learner's own randomness."""
+
+    @model_validator(mode="after")
+    def _room_to_fall(self) -> Self:
+        if self.schedule != "constant" and self.schedule_updates <= self.warmup_updates:
+            raise ValueError(
+                f"schedule_updates is {self.schedule_updates} and includes the {self.warmup_updates} warmup_updates; "
+                "set it higher"
+            )
+        return self
 
 
 class DriftSettings(BaseModel):

@@ -27,11 +27,12 @@ from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
-from online_rl.policy_model import PolicyModel
+from online_rl.policy_model import Policy
+from online_rl.schedule import schedule_learning_rate
 from online_rl.settings import LearnerSettings
 from online_rl.token_scores import Scores
 from online_rl.update_metrics import describe_groups, describe_policy, describe_trajectories, describe_values
-from online_rl.value_model import ValueModel, value_loss
+from online_rl.value_model import Values, value_loss
 
 
 class UpdateFailed(RuntimeError):
@@ -50,7 +51,7 @@ class Counters:
 class Trainer:
     """Owns the models and their optimisers. `update` either completes or leaves everything as it was."""
 
-    def __init__(self, policy: PolicyModel, value: ValueModel | None, settings: LearnerSettings) -> None:
+    def __init__(self, policy: Policy, value: Values | None, settings: LearnerSettings) -> None:
         """Keeps no value model where the objective needs none. Raises ValueError where it needs one and has none."""
         self.policy = policy
         self.settings = settings
@@ -60,6 +61,8 @@ class Trainer:
             raise ValueError(f"learner.objective = {settings.objective} needs a value model and got none")
         self.value = value if self.objective.needs.value_model else None
         self.counters = Counters()
+        self.value_is_ready = False
+        """Whether the value model was pretrained, which makes its warm-up unnecessary."""
         self.residuals: list[float | None] = []
         """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
         the update; None in the first update, whose values know nothing, and without a value model."""
@@ -130,7 +133,7 @@ class Trainer:
 
         They are ``[T]``, or ``[U]`` where a pack has a stretch.
         """
-        if self.counters.updates == 0:
+        if self.counters.updates == 0 and not self.value_is_ready:
             for _ in range(self.settings.value_warmup):
                 self._step_value(batch, [])
         stretched = self._stretched_values(batch)
@@ -216,10 +219,12 @@ class Trainer:
         )
         self.kl_to_base = metrics["policy/kl_to_base"]
         metrics |= self._describe_objective(parts, batch)
-        metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0}
+        rate = schedule_learning_rate(self.counters.updates, self.settings)
+        metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0, "policy/learning_rate": rate}
         if metrics["policy/entropy"] < self.settings.entropy_floor:
             self.counters.entropy_skips += 1
             return metrics | {"policy/skipped": 1.0}
+        self._policy_optimizer.set_learning_rate(rate)
         self._policy_optimizer.step()
         return metrics
 
@@ -245,6 +250,11 @@ class Trainer:
         if self._value_optimizer is None:
             return policy
         return policy | {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
+
+    def load_value(self, parameters: Mapping[str, Tensor]) -> None:
+        """Set the value model's parameters; its optimiser begins anew. Raises KeyError or RuntimeError as `load`."""
+        assert self._value_optimizer is not None, "the objective keeps no value model"
+        self._value_optimizer.load({f"parameter/{name}": tensor for name, tensor in parameters.items()})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set what `tensors` returned before. Raises KeyError or RuntimeError where a name or shape differs."""

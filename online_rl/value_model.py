@@ -1,55 +1,87 @@
 """The value model: what return the state before each action token promises.
 
-A network of its own that starts from the policy's base. Attention is frozen: adapters sit on the MLP projections
-only, beside a scalar head in float32 (SAO, arXiv 2607.07508, found a value model with all parameters to do worse).
+A network of its own that starts from the policy's base, with attention frozen (SAO, arXiv 2607.07508, found a value
+model with all parameters to do worse; see `trained_weights`) and a scalar head in float32. `shared_trunk` holds the
+cheap one without a network of its own.
 """
 
-import re
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from online_rl.base_model import UnusableModel, run_trunk
+from online_rl.base_model import run_trunk
 from online_rl.packing import Pack
 from online_rl.policy_model import add_lora
+from online_rl.trained_weights import Attention, find_value_weights, split_lora_targets, train_copies
 
-MLP = re.compile(r"\.(mlp|feed_forward|ffn|block_sparse_moe)\.")
 
+class Values(Protocol):
+    """What the trainer needs of a value model."""
 
-def find_mlp_layers(model: nn.Module) -> list[str]:
-    """Names of the linear layers of the MLP blocks. Raises UnusableModel where the naming is not known."""
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and MLP.search(name)]
-    if not names:
-        raise UnusableModel("no linear layer lies in a block named mlp, feed_forward, ffn or block_sparse_moe")
-    return names
+    def values(self, pack: Pack) -> Tensor:
+        """float32 ``[T]``, with gradient where it is enabled."""
+        ...
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trained parameters by name, in a fixed order."""
+        ...
 
 
 class ValueModel:
     """One value for each action token, from the hidden state of the token before it: it never sees the token."""
 
-    def __init__(self, base: Any, *, rank: int, alpha: float, seed: int) -> None:
+    def __init__(
+        self,
+        base: Any,
+        *,
+        rank: int,
+        alpha: float,
+        seed: int,
+        weights: Literal["lora", "full"] = "lora",
+        attention: Attention = "frozen",
+    ) -> None:
+        """Adapters on the weights that train (``lora``), or those weights themselves (``full``, on own tensors).
+
+        Raises UnusableModel.
+        """
         self.base = base
         self.device = next(base.parameters()).device
         self.dtype = next(base.parameters()).dtype
-        self.peft = add_lora(base, rank=rank, alpha=alpha, target=find_mlp_layers(base), seed=seed)
+        names = find_value_weights(base, attention)
+        if weights == "full":
+            self._trunk = train_copies(base, names)
+        else:
+            layers, fused = split_lora_targets(base, names)
+            self.peft = add_lora(base, rank=rank, alpha=alpha, target=layers, parameters=fused, seed=seed)
+            self._trunk = {name: p for name, p in self.peft.named_parameters() if p.requires_grad}
         self.width: int = base.get_input_embeddings().weight.shape[1]
-        self.head = nn.Linear(self.width, 1, device=self.device)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = make_head(self.width, self.device)
 
     def values(self, pack: Pack) -> Tensor:
         """float32 ``[T]``, with gradient where it is enabled. At the start all 0."""
         pack = pack.to(self.device)
-        hidden = run_trunk(self.base, pack)[pack.context].float()
-        # Unit length, so that one step of the head moves a value by about the learning rate times √width, whatever
-        # the scale of the base model's hidden states.
-        return self.head(nn.functional.normalize(hidden, dim=-1))[:, 0]
+        return self.head(normalize(run_trunk(self.base, pack)[pack.context]))[:, 0]
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trained parameters by name, in a fixed order."""
-        adapters = {name: parameter for name, parameter in self.peft.named_parameters() if parameter.requires_grad}
-        return adapters | {f"head.{name}": parameter for name, parameter in self.head.named_parameters()}
+        return self._trunk | {f"head.{name}": parameter for name, parameter in self.head.named_parameters()}
+
+
+def make_head(width: int, device: torch.device) -> nn.Linear:
+    """A scalar head in float32 that gives 0 until it is trained."""
+    head = nn.Linear(width, 1, device=device)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def normalize(hidden: Tensor) -> Tensor:
+    """Hidden states ``[T, H]`` in float32 and of unit length.
+
+    One step of a head then moves a value by about the learning rate times √width, whatever the model's scale.
+    """
+    return nn.functional.normalize(hidden.float(), dim=-1)
 
 
 def value_loss(

@@ -1,12 +1,4 @@
-"""Checkpoints come back to the bit; damage is found; the process may die at any moment."""
-
-import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+"""Checkpoints come back to the bit, and damage is found."""
 
 import pytest
 import torch
@@ -14,8 +6,6 @@ import torch
 from online_rl.checkpoint import CheckpointError, Checkpoints, LearnerState
 from online_rl.loop import restore_counters
 from tests.learner.tiny import make_trainer, make_trajectories
-
-ROOT = Path(__file__).parents[2]
 
 
 def make_state(update, **changes):
@@ -115,51 +105,3 @@ def test_a_resumed_trainer_goes_on_to_the_bit(tmp_path, model_folder):
     left, right = whole.tensors(), resumed.tensors()
     assert left.keys() == right.keys()
     assert [name for name in left if not torch.equal(left[name], right[name])] == []
-
-
-RUN = """
-    import json, sys
-    from pathlib import Path
-    import sqlalchemy as sa
-    from tests.learner.harness import make_service
-    folder, model = Path(sys.argv[1]), Path(sys.argv[2])
-    service = make_service(folder, model)
-    for number in range(60):
-        service.loop.round()
-        print(service.trainer.counters.updates, flush=True)
-        if service.trainer.counters.updates >= 6:
-            break
-"""
-
-
-def start(folder, model_folder):
-    command = [sys.executable, "-c", textwrap.dedent(RUN), str(folder), str(model_folder)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-@pytest.fixture(scope="module")
-def calm_run(tmp_path_factory, model_folder):
-    """Six updates that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("calm")
-    assert start(folder, model_folder).wait(timeout=300) == 0
-    return folder / "checkpoints" / "u000006"
-
-
-@pytest.mark.parametrize("kill_after", [1, 3])
-def test_kill_9_and_resume_gives_the_same_weights(tmp_path, model_folder, calm_run, kill_after):
-    """Killed somewhere in the update after `kill_after`, and started again."""
-    killed = start(tmp_path, model_folder)
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if int(line) == kill_after:
-            break
-    killed.send_signal(signal.SIGKILL)
-    killed.wait(timeout=30)
-    assert start(tmp_path, model_folder).wait(timeout=300) == 0
-
-    resumed = tmp_path / "checkpoints" / "u000006"
-    assert (calm_run / "tensors.safetensors").read_bytes() == (resumed / "tensors.safetensors").read_bytes()
-    states = [json.loads((folder / "state.json").read_text()) for folder in (calm_run, resumed)]
-    for key in ("update", "value_updates", "offsets", "trained_ids", "drift"):
-        assert states[0][key] == states[1][key]
