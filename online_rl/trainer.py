@@ -22,9 +22,9 @@ from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.adam import NamedAdam
-from online_rl.advantages import compute_advantages, compute_plain_advantages, compute_step_advantages
 from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
+from online_rl.batch_advantages import estimate_gae, spread_advantages
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
 from online_rl.policy_model import Policy
@@ -296,26 +296,6 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )
-
-
-def estimate_gae(part: TrainingPack, values: Tensor, settings: LearnerSettings) -> Tensor:
-    """``[T]`` from `values` ``[T]``, or ``[U]`` for ``learner.gae = plain``."""
-    decay = {"gamma": settings.gamma, "alpha": settings.gae_alpha}
-    if part.stretch is not None:
-        lengths = part.stretch.pack.lengths
-        return compute_plain_advantages(values, part.token_rewards, part.stretch.is_action, lengths, **decay)
-    if settings.gae == "step":
-        return compute_step_advantages(values, part.token_rewards, part.starts, part.pack.lengths, **decay)
-    return compute_advantages(values, part.token_rewards, part.pack.lengths, **decay)
-
-
-def spread_advantages(batch: Batch, advantages: Sequence[float]) -> list[Tensor]:
-    """One for each trajectory of the batch → ``[T]`` for each pack: the same at each of a trajectory's tokens."""
-    found: list[Tensor] = []
-    for part in batch.packs:
-        members = [advantages[member] for member in part.pack.members]
-        found.append(torch.tensor(members, device=part.rewards.device).repeat_interleave(part.pack.lengths))
-    return found
 
 
 def find_residuals(batch: Batch, values: Sequence[Tensor]) -> list[float | None]:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from online_rl.baselines import make_baseline
 from online_rl.batch import make_batch
+from online_rl.batch_advantages import spread_advantages
 from online_rl.objectives import OBJECTIVES, MissingBehaviorLogprobs, ObjectiveInputs, make_objective
 from online_rl.settings import LearnerSettings
-from online_rl.trainer import objective_inputs, spread_advantages
+from online_rl.trainer import objective_inputs
 from tests.learner.inputs import gradient, make_inputs
 from tests.learner.tiny import make_trajectory
 
