@@ -6,7 +6,9 @@ from pathlib import Path
 from online_rl.demo.styles import STYLES
 
 DEFAULT_PHASES = ("enthusiastic", "question", "concise")
-DEFAULT_PER_PHASE = 384
+DEFAULT_PER_PHASE = 512
+"""Enough for the rarest taste to be learned (about 300) and for the KL guard to draw the style's excesses back in: at
+384 the answers had the style, but their likelihood and variety under the base model had not recovered yet."""
 QUICK_PHASES = ("enthusiastic",)
 QUICK_PER_PHASE = 192
 
