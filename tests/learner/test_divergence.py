@@ -157,6 +157,27 @@ def test_a_crash_right_after_going_back_still_counts_the_drops(tmp_path, model_f
     assert service.column(sa.select(drops.c.reason)) == ["diverged"] * 4
 
 
+def test_a_crash_in_the_very_first_update_loses_no_trajectory(tmp_path, model_folder):
+    """The checkpoint of update 0 is there by then, and must not stand behind the batch in hand."""
+    service = make_service(tmp_path, model_folder, settings=GUARDED)
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_args, **_kwargs):
+        raise Crash
+
+    service.trainer.update = crash
+    with pytest.raises(Crash):
+        service.loop.round()
+    assert (tmp_path / "checkpoints" / "u000000").is_dir()
+    again = make_service(tmp_path, model_folder, service.log, GUARDED)
+    for _ in range(6):
+        again.loop.round()
+    assert len(service.column(sa.select(trainings.c.trajectory_id))) == 24
+    assert service.column(sa.select(updates.c.update)) == [1, 2, 3, 4, 5, 6]
+
+
 def test_the_good_checkpoint_stays_on_disk_and_a_damaged_one_stops_nothing(tmp_path, model_folder, caplog):
     settings = GUARDED.model_copy(update={"guard_updates": 4})
     service = make_service(tmp_path, model_folder, settings=settings)

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from feedback import tables as feedback_tables
 from online_rl import cli
+from online_rl.batch import make_batch
 from online_rl.config import load_settings
 from online_rl.durable_files import hash_file
 from online_rl.learner import adopt_value
 from online_rl.pretrained_value import NAME, PretrainedValueError, load_pretrained, save_pretrained
-from online_rl.pretraining import UnfitTrajectories, pretrain, split_episodes
+from online_rl.pretraining import UnfitTrajectories, explain_variance, pretrain, split_episodes
 from online_rl.service import database
 from online_rl.service.processes import AlreadyRunning, ServiceLock
 from tests.learner.test_trainer import with_settings
@@ -59,8 +60,6 @@ def test_it_explains_the_variance_of_episodes_it_never_saw(model_folder):
     assert tuple(seen) == found.curve
     assert found.best.explained_variance == max(epoch.explained_variance for epoch in found.curve)
     assert found.train + found.held_out == 128
-    # What is handed over is the best epoch's, not the last one's.
-    assert all(torch.equal(p, found.weights[name]) for name, p in value.parameters().items())
 
 
 def test_it_stops_when_nothing_rises_and_keeps_the_best(model_folder):
@@ -69,6 +68,10 @@ def test_it_stops_when_nothing_rises_and_keeps_the_best(model_folder):
     found = pretrain(value, make_trajectories(40), SETTINGS, device=CPU, max_epochs=50, patience=2)
     assert found.curve[-1].epoch == found.best.epoch + 2 < 50
     assert found.best.explained_variance >= found.before.explained_variance
+    # What is handed over is the best epoch's, not the last one's.
+    assert all(torch.equal(p, found.weights[name]) for name, p in value.parameters().items())
+    held = make_batch(split_episodes(make_trajectories(40), 0.2, SETTINGS.seed)[1], max_tokens=512, gamma=1.0)
+    assert explain_variance(value, held) == pytest.approx(found.best.explained_variance, abs=1e-6)
 
 
 @pytest.mark.parametrize(
