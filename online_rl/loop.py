@@ -245,6 +245,8 @@ class LearnerLoop:
             return False
         made = self._trainer.counters.updates = measured + 1
         self._trainer.load(tensors)
+        if state.objective == self._settings.objective:
+            self._trainer.load_baseline(state.baseline)
         self._trainer.kl_to_base = state.metrics.get("policy/kl_to_base", 0.0)
         self.rolled_back = f"update {made} went back to the weights of update {good}: {excess}"
         logger.error("%s (%d in a row); %d trajectories are dropped", self.rolled_back, streak, len(batch))

@@ -24,6 +24,9 @@ def demo(
             show_default=False,
         ),
     ] = None,
+    answers: Annotated[
+        int, typer.Option(help="Answers to each question, all rated; groups for the objectives that compare answers.")
+    ] = 1,
     learning_rate: Annotated[
         float | None, typer.Option(help="Of the policy; 0 is the control arm.", show_default=False)
     ] = None,
@@ -43,6 +46,7 @@ def demo(
             port=port,
             keep=keep,
             report=report,
+            answers=answers,
             learning_rate=learning_rate,
             data_dir=data_dir,
         )

@@ -9,6 +9,7 @@ DEFAULT_PHASES = ("enthusiastic", "question", "concise")
 DEFAULT_PER_PHASE = 512
 """Enough for the rarest taste to be learned (about 300) and for the KL guard to draw the style's excesses back in: at
 384 the answers had the style, but their likelihood and variety under the base model had not recovered yet."""
+MAX_ANSWERS = 8
 QUICK_PHASES = ("enthusiastic",)
 QUICK_PER_PHASE = 192
 
@@ -30,6 +31,8 @@ class DemoOptions:
     keep: bool = False
     """Leave the service running at the end."""
     report: Path | None = None
+    answers: int = 1
+    """Answers to each question, the `n` of the request; all are rated. More than one make a group."""
     learning_rate: float | None = None
     """Of the policy; 0 is the control arm."""
     data_dir: Path | None = None
@@ -45,6 +48,10 @@ class DemoOptions:
             raise DemoError(f"--per-phase: {self.trajectories} is too few; rewards are averaged over 32 trajectories")
         if self.quick and self.trajectories > QUICK_PER_PHASE:
             raise DemoError(f"--per-phase: a quick run has at most {QUICK_PER_PHASE} trajectories")
+        if not 1 <= self.answers <= MAX_ANSWERS or self.trajectories % self.answers:
+            raise DemoError(
+                f"--answers: {self.answers} is not in 1 … {MAX_ANSWERS}, or does not divide the trajectories"
+            )
         if self.learning_rate is not None and not 0 <= self.learning_rate < 1:
             raise DemoError(f"--learning-rate: {self.learning_rate} is not in 0 <= rate < 1")
 

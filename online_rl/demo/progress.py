@@ -20,6 +20,7 @@ class RunKey(BaseModel):
     seed: int
     phases: tuple[str, ...]
     per_phase: int
+    answers: int = 1
     learning_rate: float | None
     report: str | None
 
@@ -29,6 +30,7 @@ def key_of(options: DemoOptions) -> RunKey:
         seed=options.seed,
         phases=options.phase_names,
         per_phase=options.trajectories,
+        answers=options.answers,
         learning_rate=options.learning_rate,
         report=str(options.report.absolute()) if options.report else None,
     )

@@ -90,7 +90,7 @@ class DemoRun:
         self.client.failed_requests = progress.failed_requests
         self.client.feedback_accepted = progress.feedback_accepted
         self.pace = Pace(limit=OPEN_BATCHES * settings.learner.batch_size)
-        self.users = Users(self.client, self.pace, options.seed)
+        self.users = Users(self.client, self.pace, options.seed, options.answers)
         self.judge = Judge(Path(settings.model_path))
         self.state = ViewState(self.url, options.phase_names, options.trajectories, started=self.started)
         self.state.rewards = progress.rewards
@@ -218,8 +218,9 @@ class DemoRun:
         async def ask(topic: str) -> JudgedAnswer:
             for _ in range(10):
                 async with gate:
-                    answer = await self.client.ask(topic, user="judge", stream=False, train=False)
-                if answer is not None:
+                    answers = await self.client.ask(topic, user="judge", stream=False, train=False)
+                if answers is not None:
+                    answer = answers[0]
                     if version is not None and answer.version != version:
                         raise DemoError(f"version {answer.version} answered where version {version} was asked for")
                     return JudgedAnswer(topic, answer.text, answer.finish_reason == "stop")

@@ -41,6 +41,8 @@ class Answer:
     finish_reason: str | None
     version: int
     """Of the header ``x-policy-version``: the weights that sampled the first token."""
+    choice: int = 0
+    """Which of the request's `n` answers."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,19 @@ class ServiceClient:
         await self._openai.close()
         await self._http.aclose()
 
-    async def ask(self, topic: str, *, user: str, stream: bool, train: bool = True) -> Answer | None:
-        """The service's answer, or None where the request failed, which is counted."""
+    async def ask(
+        self, topic: str, *, user: str, stream: bool, train: bool = True, answers: int = 1
+    ) -> list[Answer] | None:
+        """The service's answers to one request, in order, or None where it failed, which is counted."""
         self.requests += 1
         try:
-            return await self._ask(topic, user, stream, train)
+            return await self._ask(topic, user, stream, train, answers)
         except (openai.OpenAIError, ValueError) as error:  # ValueError: an answer that is not what was asked for
             self.failed_requests += 1
             log.warning("a chat request failed: %s", type(error).__name__)
             return None
 
-    async def _ask(self, topic: str, user: str, stream: bool, train: bool) -> Answer:
+    async def _ask(self, topic: str, user: str, stream: bool, train: bool, answers: int) -> list[Answer]:
         messages: list[ChatCompletionMessageParam] = [
             {"role": "system", "content": system} if role == "system" else {"role": "user", "content": system}
             for role, system in ((message["role"], message["content"]) for message in build_messages(topic))
@@ -91,32 +95,31 @@ class ServiceClient:
         if not stream:
             raw = await create(
                 model=MODEL, messages=messages, max_tokens=MAX_NEW_TOKENS, temperature=TEMPERATURE, top_p=1.0,
-                user=user, extra_headers=headers,
+                user=user, n=answers, extra_headers=headers,
             )  # fmt: skip
             completion = raw.parse()
-            if not completion.choices:
-                raise MalformedAnswer("no choice")
-            choice = completion.choices[0]
-            return read_answer(raw.headers, choice.message.content or "", choice.finish_reason)
+            whole = {
+                choice.index: (choice.message.content or "", choice.finish_reason) for choice in completion.choices
+            }
+            return read_answers(raw.headers, whole, answers)
         raw = await create(
             model=MODEL, messages=messages, max_tokens=MAX_NEW_TOKENS, temperature=TEMPERATURE, top_p=1.0,
-            user=user, extra_headers=headers, stream=True,
+            user=user, n=answers, extra_headers=headers, stream=True,
         )  # fmt: skip
-        text, finish_reason = "", None
+        parts: dict[int, tuple[str, str | None]] = {}
         async for chunk in raw.parse():
             for choice in chunk.choices:
-                text += choice.delta.content or ""
-                finish_reason = choice.finish_reason or finish_reason
-        if finish_reason is None:
-            raise MalformedAnswer("the stream ended without a finish reason")
-        return read_answer(raw.headers, text, finish_reason)
+                text, finish_reason = parts.get(choice.index, ("", None))
+                parts[choice.index] = text + (choice.delta.content or ""), choice.finish_reason or finish_reason
+        return read_answers(raw.headers, parts, answers)
 
-    async def rate(self, inference_id: str, reward: float, *, user: str, key: str) -> None:
+    async def rate(self, inference_id: str, reward: float, *, user: str, key: str, choice: int = 0) -> None:
         """Post the reward until it is acknowledged; the key makes a retry count once.
 
         Raises DemoError where the service refuses it, or cannot be reached for minutes.
         """
         body = {"inference_id": inference_id, "value": reward, "user": user, "idempotency_key": key}
+        body |= {"choice_index": choice} if choice else {}
         reason = ""
         for attempt in range(FEEDBACK_TRIES):
             if attempt:
@@ -156,8 +159,15 @@ class MalformedAnswer(ValueError):
     """A 2xx answer that a customer could not use."""
 
 
-def read_answer(headers: Mapping[str, str], text: str, finish_reason: str | None) -> Answer:
-    """Raises MalformedAnswer naming the header that is missing."""
+def read_answers(headers: Mapping[str, str], choices: Mapping[int, tuple[str, str | None]], count: int) -> list[Answer]:
+    """The answers of one response from its (text, finish reason) by choice.
+
+    Raises MalformedAnswer naming the header that is missing, or what is wrong with the choices.
+    """
+    if sorted(choices) != list(range(count)):
+        raise MalformedAnswer(f"{count} answers were asked for, choices {sorted(choices)} came")
+    if any(reason is None for _, reason in choices.values()):
+        raise MalformedAnswer("an answer ended without a finish reason")
     for name in ("x-inference-id", "x-policy-version"):
         if name not in headers:
             raise MalformedAnswer(f"the response has no header {name}")
@@ -165,16 +175,21 @@ def read_answer(headers: Mapping[str, str], text: str, finish_reason: str | None
         version = int(headers["x-policy-version"])
     except ValueError:
         raise MalformedAnswer(f"x-policy-version is {headers['x-policy-version']!r}, not a number") from None
-    return Answer(headers["x-inference-id"], text.strip(), finish_reason, version)
+    return [
+        Answer(headers["x-inference-id"], text.strip(), reason, version, index)
+        for index, (text, reason) in sorted(choices.items())
+    ]
 
 
 class Users:
     """A crowd with one taste at a time."""
 
-    def __init__(self, client: ServiceClient, pace: Pace, seed: int) -> None:
+    def __init__(self, client: ServiceClient, pace: Pace, seed: int, answers: int = 1) -> None:
+        """They ask for `answers` answers to each question, and rate all of them."""
         self.client = client
         self.pace = pace
         self._seed = seed
+        self._answers = answers
         self._moved_at = time.monotonic()
 
     @asynccontextmanager
@@ -201,7 +216,7 @@ class Users:
 
         Raises DemoError where the service refuses feedback or the learner takes nothing for ten minutes.
         """
-        numbers = iter(range(start, count))
+        numbers = iter(range(start, count, self._answers))
         self._moved_at = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
@@ -215,13 +230,14 @@ class Users:
     async def _talk(self, phase: int, style: str, numbers: Iterator[int], rated: Callable[[Rating], None]) -> None:
         for number in numbers:
             await self._wait_for_pace()
-            self.pace.in_flight += 1
+            self.pace.in_flight += self._answers
             try:
-                rating = await self._converse(phase, style, number)
+                ratings = await self._converse(phase, style, number)
             finally:
-                self.pace.in_flight -= 1
-            self.pace.rated += 1
-            rated(rating)
+                self.pace.in_flight -= self._answers
+            self.pace.rated += len(ratings)
+            for rating in ratings:
+                rated(rating)
 
     async def _wait_for_pace(self) -> None:
         while not self.pace.may_ask:
@@ -233,17 +249,21 @@ class Users:
                 )
             await asyncio.sleep(0.1)
 
-    async def _converse(self, phase: int, style: str, number: int) -> Rating:
-        """One question, answered and rated. A failed request is counted and asked again, as a customer would."""
+    async def _converse(self, phase: int, style: str, number: int) -> list[Rating]:
+        """One question, its answers rated. A failed request is counted and asked again, as a customer would."""
         rng = random.Random(f"{self._seed}/{phase}/{number}")
         topic = rng.choice(TRAINING_TOPICS)
         user = f"customer-{rng.randrange(40):02d}"
         stream = rng.random() < STREAMED_SHARE
         while True:
-            answer = await self.client.ask(topic, user=user, stream=stream)
-            if answer is not None:
+            answers = await self.client.ask(topic, user=user, stream=stream, answers=self._answers)
+            if answers is not None:
                 break
             await asyncio.sleep(ASK_AGAIN_S)
-        reward = score_answer(style, answer.text)
-        await self.client.rate(answer.inference_id, reward, user=user, key=f"demo/{answer.inference_id}")
-        return Rating(reward, answer.version)
+        ratings: list[Rating] = []
+        for answer in answers:
+            reward = score_answer(style, answer.text)
+            key = f"demo/{answer.inference_id}/{answer.choice}"
+            await self.client.rate(answer.inference_id, reward, user=user, key=key, choice=answer.choice)
+            ratings.append(Rating(reward, answer.version))
+        return ratings

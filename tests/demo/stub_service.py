@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import uvicorn
@@ -55,23 +56,33 @@ class StubService:
             self.most_outstanding = max(self.most_outstanding, len(self._rated_once()) + 1 - self.trained)
         else:
             self.untrained.append(body["messages"][-1]["content"])
-        text = self.answers[number % len(self.answers)]
+        texts = [self.answers[(number + index) % len(self.answers)] for index in range(body.get("n") or 1)]
         headers = {"x-inference-id": f"id-{number}", "x-policy-version": str(self.version)}
         common = {"id": f"chatcmpl-id-{number}", "created": 0, "model": "policy"}
         if not body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            return JSONResponse({**common, "object": "chat.completion", "choices": [choice]}, headers=headers)
+            choices = [
+                {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+                for index, text in enumerate(texts)
+            ]
+            return JSONResponse({**common, "object": "chat.completion", "choices": choices}, headers=headers)
         cut = self.cut_streams > 0
         self.cut_streams -= cut
-        return StreamingResponse(self._stream(common, text, cut), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(self._stream(common, texts, cut), headers=headers, media_type="text/event-stream")
 
-    async def _stream(self, common: dict[str, Any], text: str, cut: bool) -> AsyncIterator[str]:
-        for word in text.split(" "):
-            choice = {"index": 0, "delta": {"content": word + " "}, "finish_reason": None}
-            yield f"data: {json.dumps({**common, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+    async def _stream(self, common: dict[str, Any], texts: list[str], cut: bool) -> AsyncIterator[str]:
+        """Word by word, the choices taking turns, as the engine streams them."""
+
+        def chunk(index: int, delta: dict[str, str], finish_reason: str | None) -> str:
+            choice = {"index": index, "delta": delta, "finish_reason": finish_reason}
+            return f"data: {json.dumps({**common, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+
+        for words in zip_longest(*(text.split(" ") for text in texts)):
+            for index, word in enumerate(words):
+                if word is not None:
+                    yield chunk(index, {"content": word + " "}, None)
         if not cut:
-            choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
-            yield f"data: {json.dumps({**common, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+            for index in range(len(texts)):
+                yield chunk(index, {}, "stop")
             yield "data: [DONE]\n\n"
 
     def _rated_once(self) -> set[str]:

@@ -90,7 +90,7 @@ async def test_report_has_what_was_promised(tmp_path: Path) -> None:
     assert written == report.model_dump(mode="json")
     assert written.keys() >= REPORT_KEYS | {"seed", "commit", "machine"}
     assert [phase["name"] for phase in written["phases"]] == ["enthusiastic", "concise"]
-    assert all(phase.keys() == PHASE_KEYS for phase in written["phases"])
+    assert all(phase.keys() == PHASE_KEYS | {"reward_curve"} for phase in written["phases"])
     assert written["requests"] == 64 + 3 * HELD_OUT
     assert written["feedback_accepted"] == written["trajectories_trained"] == 64
     assert written["phases"][0]["quality_last"] == 0.85

@@ -7,15 +7,15 @@ import pytest
 from online_rl.demo import users as users_module
 from online_rl.demo.options import DemoError
 from online_rl.demo.pacing import Pace, ServiceStatus
-from online_rl.demo.users import MalformedAnswer, Rating, ServiceClient, Users, read_answer
+from online_rl.demo.users import MalformedAnswer, Rating, ServiceClient, Users, read_answers
 from tests.demo.stub_service import StubService
 
 
 async def run_phase(
-    stub: StubService, count: int, start: int = 0, limit: int = 32
+    stub: StubService, count: int, start: int = 0, limit: int = 32, answers: int = 1
 ) -> tuple[list[Rating], ServiceClient]:
     client = ServiceClient(stub.url)
-    users = Users(client, Pace(limit=limit), seed=0)
+    users = Users(client, Pace(limit=limit), seed=0, answers=answers)
     ratings: list[Rating] = []
     try:
         async with users.watching():
@@ -44,6 +44,19 @@ async def test_every_answer_is_rated_once_by_its_own_text() -> None:
         assert body["value"] == (1.0 if number % 2 == 0 else 0.0)
     assert {bool(chat.get("stream")) for chat in stub.chats} == {True, False}
     assert sum(rating.reward for rating in ratings) == 32
+
+
+async def test_each_of_several_answers_is_rated_by_its_own_text() -> None:
+    stub = StubService()
+    async with stub.serving():
+        ratings, client = await run_phase(stub, 64, answers=4)
+    assert len(ratings) == len(stub.feedback) == 64
+    assert client.requests == 16
+    assert {chat["n"] for chat in stub.chats} == {4}
+    assert {bool(chat.get("stream")) for chat in stub.chats} == {True, False}
+    for body in stub.feedback.values():
+        number, choice = int(body["inference_id"].removeprefix("id-")), body.get("choice_index", 0)
+        assert body["value"] == (1.0 if (number + choice) % 2 == 0 else 0.0)
 
 
 async def test_pace_keeps_two_batches_open_at_most() -> None:
@@ -116,9 +129,17 @@ async def test_held_out_questions_stay_out_of_training() -> None:
 
 def test_an_answer_without_its_headers_is_malformed() -> None:
     with pytest.raises(MalformedAnswer, match="x-inference-id"):
-        read_answer({"x-policy-version": "0"}, "text", "stop")
+        read_answers({"x-policy-version": "0"}, {0: ("text", "stop")}, 1)
     with pytest.raises(MalformedAnswer, match="not a number"):
-        read_answer({"x-inference-id": "a", "x-policy-version": "v1"}, "text", "stop")
+        read_answers({"x-inference-id": "a", "x-policy-version": "v1"}, {0: ("text", "stop")}, 1)
+
+
+def test_answers_that_are_missing_or_unfinished_are_malformed() -> None:
+    headers = {"x-inference-id": "a", "x-policy-version": "3"}
+    with pytest.raises(MalformedAnswer, match=r"2 answers were asked for, choices \[0\] came"):
+        read_answers(headers, {0: ("text", "stop")}, 2)
+    with pytest.raises(MalformedAnswer, match="finish reason"):
+        read_answers(headers, {0: ("text", None)}, 1)
 
 
 def test_pace_counts_what_the_learner_is_not_done_with() -> None:

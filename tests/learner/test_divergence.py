@@ -107,6 +107,18 @@ def test_it_goes_back_to_the_last_good_checkpoint_and_nothing_trains_again(tmp_p
     assert sorted(trained + dropped) == sorted(f"t{number}" for number in range(24))
 
 
+def test_what_the_baseline_remembers_goes_back_too(tmp_path, model_folder):
+    service = make_service(tmp_path, model_folder, settings=GUARDED.model_copy(update={"objective": "running_mean"}))
+    inject(service, bad={3, 4})
+    for _ in range(3):
+        assert service.loop.round()
+    good = service.loop._checkpoints.read(1)[0].baseline
+    assert service.trainer.baseline_state() != good
+    assert service.loop.round()
+    assert service.trainer.baseline_state() == good
+    assert service.loop._checkpoints.read(4)[0].baseline == good
+
+
 def test_failures_count_too_and_the_first_updates_go_back_to_the_start(tmp_path, model_folder):
     service = make_service(tmp_path, model_folder, settings=GUARDED)
     start = {name: tensor.clone() for name, tensor in service.trainer.tensors().items()}
