@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from online_rl.batch import make_batch
+from online_rl.batch_advantages import estimate_gae
 from online_rl.models import build_models
 from online_rl.token_scores import CHUNK, score_tokens
 from online_rl.trained_head import score_tokens_trained
@@ -37,7 +38,9 @@ def gradients(trainer, trajectories, max_tokens):
     batch = make_batch(trajectories, max_tokens=max_tokens, gamma=1.0)
     values, _, norm = trainer._step_value(batch, [])
     found = {f"value/{name}": tensor for name, tensor in trainer._value_optimizer.gradients().items()}
-    metrics = trainer._update_policy(batch, values)
+    pairs = zip(batch.packs, values, strict=True)
+    advantages = [estimate_gae(part, part_values, trainer.settings) for part, part_values in pairs]
+    metrics = trainer._update_policy(batch, advantages)
     found |= {f"policy/{name}": tensor for name, tensor in trainer._policy_optimizer.gradients().items()}
     return found, {"value": norm, "policy": metrics["policy/grad_norm"]}, len(batch.packs)
 
