@@ -41,7 +41,7 @@ class Measured:
         return self.tokens / min(self.seconds)
 
     def report(self) -> dict[str, object]:
-        return asdict(self) | {"tokens_per_second": self.tokens_per_second}
+        return {**asdict(self), "tokens_per_second": self.tokens_per_second}
 
 
 def set_up() -> None:

@@ -36,7 +36,8 @@ def make_trainer(folder: Path, dtype: torch.dtype, batch_size: int, micro_batch:
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     class Recorded(GRPOTrainer):
         """Takes the prepared tensors as they are: nothing is generated."""
