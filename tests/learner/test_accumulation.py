@@ -18,8 +18,15 @@ from tests.learner.test_trainer import with_settings
 from tests.learner.tiny import CPU, make_trajectories
 
 # Rates of 0: the steps are taken, and nothing moves between two cuts of the same batch.
-STILL = {"learning_rate": 0.0, "value_learning_rate": 0.0, "max_grad_norm": 1e9}
-EXACT, ROUNDED = 2e-5, 3e-2
+# No token is dropped: at the edge of the trust region one rounding would decide whether a token counts at all.
+STILL = {
+    "learning_rate": 0.0,
+    "value_learning_rate": 0.0,
+    "max_grad_norm": 1e9,
+    "epsilon_low": 1.0,
+    "epsilon_high": 1e9,
+}
+EXACT, ROUNDED = 2e-5, 5e-2
 """Largest |difference| of two gradients over the norm of one; bfloat16 has 8 bits, so one rounding is 0.4%."""
 
 
@@ -58,7 +65,7 @@ def gradients(trainer, trajectories, max_tokens):
 def test_every_cut_gives_the_gradient_of_the_whole(model_folder, weights, dtype, tolerance):
     trainer = make_still_trainer(model_folder, weights, dtype)
 
-    @settings(max_examples=6, deadline=None, database=None)
+    @settings(max_examples=6, deadline=None, derandomize=True)
     @given(st.integers(2, 7), st.integers(0, 50), st.integers(1, 60))
     def check(count, start, limit):
         trajectories = make_trajectories(count, start)
