@@ -24,7 +24,9 @@ class Lag:
 
     def __post_init__(self) -> None:
         if not 0 <= self.most <= MAX_LAG:
-            raise ValueError(f"lag.most is {self.most}; the simulator keeps {MAX_LAG} old versions: give 0 to {MAX_LAG}")
+            raise ValueError(
+                f"lag.most is {self.most}; the simulator keeps {MAX_LAG} old versions: give 0 to {MAX_LAG}"
+            )
 
     def __str__(self) -> str:
         return f"{self.kind} {self.most}" + ("" if self.mixed else ", one version each")

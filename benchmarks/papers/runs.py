@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers.utils.logging import disable_progress_bar
 
 from online_rl.demo.report import describe_commit, describe_machine, write_json
 
@@ -112,6 +113,7 @@ def _start_worker(ticks: "Synchronized[int]") -> None:
     global _ticks
     _ticks = ticks
     torch.set_num_threads(1)
+    disable_progress_bar()
 
 
 def _tick() -> None:

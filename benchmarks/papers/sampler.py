@@ -80,9 +80,7 @@ class Sampler:
         generator: torch.Generator,
     ) -> list[Sample]:
         """Play `episodes` to their ends. `versions[row][turn]` samples that turn; `weights` holds them by version."""
-        rows = [
-            _Row(e, v, list(e.prompt), [0] * len(e.prompt)) for e, v in zip(episodes, versions, strict=True)
-        ]
+        rows = [_Row(e, v, list(e.prompt), [0] * len(e.prompt)) for e, v in zip(episodes, versions, strict=True)]
         own = {name: torch.stack([weights[v[0]][name] for v in versions]) for name in weights[versions[0][0]]}
         cache = self._empty_cache(len(rows))
         for position in range(self._max_length - 1):
@@ -164,9 +162,7 @@ class Sampler:
             query, key, value = (split(multiply(x, f"{at}self_attn.{name}_proj.weight")) for name in "qkv")
             keys, values = cache[layer]
             keys[:, :, start:end], values[:, :, start:end] = rotate(key), value
-            mixed = scaled_dot_product_attention(
-                rotate(query), keys[:, :, :end], values[:, :, :end], attn_mask=mask
-            )
+            mixed = scaled_dot_product_attention(rotate(query), keys[:, :, :end], values[:, :, :end], attn_mask=mask)
             hidden = hidden + multiply(mixed.transpose(1, 2).flatten(2), f"{at}self_attn.o_proj.weight")
             x = norm(hidden, f"{at}post_attention_layernorm.weight")
             gated = silu(multiply(x, f"{at}mlp.gate_proj.weight")) * multiply(x, f"{at}mlp.up_proj.weight")

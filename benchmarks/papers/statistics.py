@@ -10,6 +10,8 @@ from scipy import stats
 
 WINDOW = 50
 """Updates in every moving mean of rewards."""
+CURVE_STEP = 10
+"""Updates between two points of a stored curve."""
 GAIN = 0.2
 """A run whose best mean is not this much above its start did not learn."""
 CONFIDENCE = 0.95
@@ -87,5 +89,3 @@ def judge_claim(
             held = above if side == "above" else below
     said = f"{measure}; {side} {bound:g} wanted; {len(values)} seeds, 95% interval by Student's t"
     return Claim(claim, held, interval.estimate, interval.low, interval.high, said)
-
-

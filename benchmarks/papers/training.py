@@ -23,6 +23,8 @@ BATCH = 16
 """Trajectories of one update."""
 GROUP = 4
 """Answers to one question, for the objectives that compare within a group."""
+LAG = Lag("uniform", 16)
+"""Unless a set-up says otherwise."""
 START = 256
 """Trajectories of the warm policy that the start reward is measured on."""
 SETTINGS: dict[str, object] = {
@@ -48,7 +50,7 @@ class Setup:
 
     objective: str
     task: str = "lookup"
-    lag: Lag = Lag("uniform", 16)
+    lag: Lag = LAG
     updates: int = 1000
     settings: Mapping[str, object] = field(default_factory=dict)
     """Changes to `SETTINGS`."""
