@@ -23,13 +23,13 @@ BATCH = 16
 """Trajectories of one update."""
 GROUP = 4
 """Answers to one question, for the objectives that compare within a group."""
-LAG = Lag("uniform", 16)
+LAG = Lag("uniform", 24)
 """Unless a set-up says otherwise."""
 START = 256
 """Trajectories of the warm policy that the start reward is measured on."""
 SETTINGS: dict[str, object] = {
     "batch_size": BATCH,
-    "learning_rate": 5e-4,
+    "learning_rate": 1e-3,
     "value_learning_rate": 5e-3,
     "kl_coefficient": 0.0,
     "lora_rank": 16,

@@ -1,4 +1,4 @@
-"""Several turns with a tool: follow a chain of look-ups and report where it ends.
+"""Several turns with a tool: follow a chain of look-ups and report the largest value found.
 
 ::
 
@@ -9,7 +9,8 @@
     RESULT 8 END                    observation: 3 leads to 8
     ANSWER 8 END                    action, rewarded
 
-The table is the environment's own: the answer cannot be known without the calls. Hops and noise vary, so lengths do.
+The table is the environment's own: the answer cannot be known without the calls. Hops and noise vary, so lengths do,
+and so does the difficulty: one hop is copied, four are compared.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from random import Random
 from benchmarks.papers.tasks.episode import Task
 from benchmarks.papers.tasks.vocabulary import DIGITS, Token
 
-MAX_HOPS = 3
+MAX_HOPS = 4
 MAX_NOISE = 3
 
 
 class LookupEpisode:
-    """Right where the answer is the end of a chain of exactly `hops` look-ups, however many calls it took."""
+    """Right where the answer is the largest value on the chain of `hops` look-ups."""
 
     def __init__(self, hops: int, key: int, table: Sequence[int], noise: Sequence[int]) -> None:
         """`table[digit]` is what the tool returns; `noise[i]` fillers precede the value of call i."""
@@ -36,10 +37,10 @@ class LookupEpisode:
 
     @property
     def target(self) -> int:
-        value = self.key
+        chain = [self.key]
         for _ in range(self.hops):
-            value = self.table[value]
-        return value
+            chain.append(self.table[chain[-1]])
+        return max(chain[1:])
 
     def observe(self, action: Sequence[int]) -> tuple[int, ...] | None:
         """The tool's result for a call; None for an answer and for anything malformed."""
@@ -53,11 +54,12 @@ class LookupEpisode:
         return None
 
     def expert(self, rng: Random, error_rate: float) -> tuple[int, ...]:
-        """Errs by answering at once, with the value in hand or any digit."""
+        """Errs by answering too soon, or with any digit."""
         done = len(self._chain) > self.hops
-        if done or rng.random() < error_rate:
-            wrong = done and rng.random() < error_rate
-            return (Token.ANSWER, rng.randrange(DIGITS) if wrong else self._chain[-1], Token.END)
+        if done or rng.random() < error_rate / 2:
+            wrong = rng.random() < error_rate
+            digit = rng.randrange(DIGITS) if wrong else max(self._chain[1:], default=self.key)
+            return (Token.ANSWER, digit, Token.END)
         return (Token.CALL, self._chain[-1], Token.END)
 
 
@@ -79,5 +81,5 @@ LOOKUP = Task(
     max_action=4,
     max_turns=MAX_CALLS + 1,
     max_length=5 + MAX_CALLS * (3 + MAX_NOISE + 3) + 4,
-    error_rate=0.25,
+    error_rate=0.4,
 )
