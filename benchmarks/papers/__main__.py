@@ -90,11 +90,11 @@ def main() -> int:
     disable_progress_bar()
     try:
         jobs = experiment.plan(options)
-        setups = [job.setup for job in jobs if isinstance(job.setup, Setup)]
-        for setup in setups:
-            make_settings(setup, 0)
+        for job in jobs:
+            if isinstance(job.setup, Setup):
+                make_settings(job.setup, job.seed)
         with console.status("warm start of the small policy"):
-            for task in {setup.task for setup in setups} or {"lookup"}:
+            for task in {job.setup.task for job in jobs if job.setup.task}:
                 prepare_base(TASKS[task])
         rows = run_jobs(experiment.name, jobs, experiment.work, path, arguments.processes)
     except (ValueError, OtherSetup) as error:

@@ -10,14 +10,14 @@ from benchmarks.papers.statistics import Claim, judge_claim
 from benchmarks.papers.training import Setup, train
 
 LAG = Lag("uniform", 8)
-DEFAULT = "K=2, frozen"
+DEFAULT = "default"
 SETTINGS: dict[str, dict[str, object]] = {
     DEFAULT: {},
     "K=1": {"value_updates": 1},
     "K=4": {"value_updates": 4},
     "attention trained": {"value_attention": "trained"},
-    "value full, frozen": {"value_model": "full"},
-    "value full, trained": {"value_model": "full", "value_attention": "trained"},
+    "full/frozen": {"value_model": "full"},
+    "full/trained": {"value_model": "full", "value_attention": "trained"},
     "plain GAE": {"gae": "plain"},
     "step GAE": {"gae": "step"},
     "DIS 0.8/3": {"epsilon_low": 0.8, "epsilon_high": 3.0},
@@ -54,9 +54,9 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
         helps("K=2 value updates help against K=1", DEFAULT, "K=1"),
         helps("K=2 value updates help against K=4", DEFAULT, "K=4"),
         helps("Frozen value attention helps (adapters)", DEFAULT, "attention trained"),
-        helps("Frozen value attention helps (full weights)", "value full, frozen", "value full, trained"),
-        helps("Frozen attention lowers the value gradient norm", "value full, trained", "value full, frozen", NORM),
-        helps("Frozen attention explains more variance", "value full, frozen", "value full, trained", VARIANCE),
+        helps("Frozen value attention helps (full weights)", "full/frozen", "full/trained"),
+        helps("Frozen attention lowers the value gradient norm", "full/trained", "full/frozen", NORM),
+        helps("Frozen attention explains more variance", "full/frozen", "full/trained", VARIANCE),
         helps("Skip-observation helps against plain GAE", DEFAULT, "plain GAE"),
         helps("Token-level helps against step-level GAE", DEFAULT, "step GAE"),
         helps("A little value pretraining helps", "pretrained 256", DEFAULT),

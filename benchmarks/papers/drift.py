@@ -9,6 +9,7 @@ from benchmarks.papers.figures import draw_curves
 from benchmarks.papers.lags import Lag
 from benchmarks.papers.runs import Job, Row
 from benchmarks.papers.statistics import Claim, judge_claim
+from benchmarks.papers.tasks import STYLES
 from benchmarks.papers.training import Setup, train
 from online_rl.demo.report import find_recovery
 
@@ -19,28 +20,28 @@ OBJECTIVES: dict[str, tuple[str, dict[str, object]]] = {
     "running mean 512": ("running_mean", {"baseline_window": 512}),
     "ema": ("ema", {}),
 }
-TASTES = ("cute", "heroic", "classical")
 LAG = Lag("uniform", 4)
-KL = 0.03
-"""The guard that keeps what the base model can do within reach, as in the service."""
+KL = 0.05
+"""The guard that keeps what the base model can do within reach; the service's own default is 0.03."""
 LEVEL_WINDOW = 128
 """Rewards before a switch that say what level was reached."""
 RECOVERED = 0.9
 """Share of that level at which a switch counts as followed."""
-QUICK_UPDATES = 300
+QUICK_PHASES, PHASES = 2, 3
+PHASE_UPDATES = 150
 
 
 def plan(options: Options) -> list[Job]:
-    updates = QUICK_UPDATES if options.quick else 450
+    phases = QUICK_PHASES if options.quick else PHASES
     return options.choose(
         {
             variant: Setup(
                 objective,
                 task="styles",
                 lag=LAG,
-                updates=updates,
+                updates=phases * PHASE_UPDATES,
                 settings={"kl_coefficient": KL, **settings},
-                tastes=TASTES,
+                tastes=STYLES[:phases],
             )
             for variant, (objective, settings) in OBJECTIVES.items()
         }
@@ -49,25 +50,24 @@ def plan(options: Options) -> list[Job]:
 
 def work(job: Job, tick: Callable[[], None]) -> Row:
     course = train(job.setup, job.seed, tick)
-    count = len(job.setup.tastes)
-    phases = [
-        [reward for update in course.rewards[len(course.rewards) * n // count : len(course.rewards) * (n + 1) // count]
-         for reward in update]
-        for n in range(count)
-    ]  # fmt: skip
+    phases: list[list[float]] = [[] for _ in job.setup.tastes]
+    for update, rewards in enumerate(course.rewards):
+        phases[job.setup.find_taste(update)] += rewards
     return summarise(course) | measure_switches(phases)
 
 
 def measure_switches(phases: Sequence[Sequence[float]]) -> Row:
     """`phases`: the rewards of each taste's trajectories, in order.
 
-    After each switch: trajectories until the mean of 32 rewards is 90% of the level before, and the regret, the sum of
-    level − reward over the phase. A phase that does not get there counts with all its trajectories.
+    After each switch: trajectories until the mean of 32 rewards is 90% of the best level that a phase before ended on,
+    and the regret, the sum of level − reward over the phase. A phase that does not get there counts with all its
+    trajectories.
     """
     recoveries: list[int | None] = []
     regrets: list[float] = []
+    level = 0.0
     for before, after in pairwise(phases):
-        level = fmean(before[-LEVEL_WINDOW:])
+        level = max(level, fmean(before[-LEVEL_WINDOW:]))
         recoveries.append(find_recovery(after, level=RECOVERED * level))
         regrets.append(sum(level - reward for reward in after))
     counted = [len(after) if found is None else found for found, after in zip(recoveries, phases[1:], strict=True)]

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.papers.tasks import VOCABULARY, Task, demonstrate
-from online_rl.base_model import load_base, share_frozen
+from online_rl.base_model import choose_threads, load_base, share_frozen
 from online_rl.durable_files import finish_folder, hash_file, start_folder
 from online_rl.policy_model import PolicyModel
 from online_rl.settings import LearnerSettings
@@ -92,6 +93,9 @@ def draw_demonstrations(task: Task, rng: Random, count: int) -> tuple[Tensor, Te
 
 def make_trainer(folder: Path, settings: LearnerSettings) -> Trainer:
     """The service's trainer on the warm policy, with adapters seeded by ``settings.seed``."""
+    torch.set_num_threads(choose_threads(settings))
+    # The bars of transformers would tear the experiment's own.
+    disable_progress_bar()
     policy_base, value_base = (load_base(folder, torch.device("cpu"), torch.float32) for _ in range(2))
     share_frozen(policy_base, value_base)
     shape = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}

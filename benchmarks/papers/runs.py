@@ -15,9 +15,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers.utils.logging import disable_progress_bar
 
 from online_rl.demo.report import describe_commit, describe_machine, write_json
 
@@ -112,8 +110,6 @@ _ticks: "Synchronized[int] | None" = None
 def _start_worker(ticks: "Synchronized[int]") -> None:
     global _ticks
     _ticks = ticks
-    torch.set_num_threads(1)
-    disable_progress_bar()
 
 
 def _tick() -> None:

@@ -26,8 +26,6 @@ from online_rl.trainer import Trainer
 
 SCHEDULES: tuple[Schedule, ...] = ("single", "group", "synchronous")
 SLOTS = 16
-REAL_SECONDS = 60.0
-"""Of every measurement in real time."""
 REAL_ANSWER = 0.25
 """Mean seconds of an answer there: with the trainer's own update of some 0.04 s much as in simulated time."""
 BATCHES = 16
@@ -48,20 +46,25 @@ class Plan:
     sigma: float = 1.0
     """Of the logarithm of an answer's duration: at 1.0 one answer in 100 takes more than six times the mean."""
 
+    @property
+    def task(self) -> str | None:
+        """The task whose trajectories are trained on; None where the updates are waits."""
+        return LOOKUP.name if self.clock == "real" else None
+
 
 def plan(options: Options) -> list[Job]:
     if options.task or options.lag or options.updates or options.settings:
         raise ValueError(
             "throughput knows no --task, --lag, --updates or --set: what it trains is not what it measures"
         )
-    seconds = REAL_SECONDS // 4 if options.quick else REAL_SECONDS
-    plans = {f"{schedule}, simulated": Plan(schedule, "simulated", 3600.0) for schedule in SCHEDULES} | {
-        f"{schedule}, real": Plan(schedule, "real", seconds, answer_seconds=REAL_ANSWER) for schedule in SCHEDULES
+    simulated, real = (600.0, 15.0) if options.quick else (3600.0, 60.0)
+    plans = {f"{schedule}/simulated": Plan(schedule, "simulated", simulated) for schedule in SCHEDULES} | {
+        f"{schedule}/real": Plan(schedule, "real", real, answer_seconds=REAL_ANSWER) for schedule in SCHEDULES
     }
     chosen = options.objectives or tuple(plans)
     unknown = [name for name in chosen if name not in plans]
     if unknown:
-        raise ValueError(f"--objectives: no variant {', '.join(unknown)}; there are {'; '.join(plans)}")
+        raise ValueError(f"--objectives: no variant {', '.join(unknown)}; there are {', '.join(plans)}")
     return [Job(name, seed, plans[name], 1) for seed in range(options.seeds) for name in chosen]
 
 
@@ -118,8 +121,8 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
     claims: list[Claim] = []
     for clock in ("simulated", "real"):
         for other in ("synchronous", "group"):
-            fast = by_seed(rows, f"single, {clock}", "updates_per_hour")
-            slow = by_seed(rows, f"{other}, {clock}", "updates_per_hour")
+            fast = by_seed(rows, f"single/{clock}", "updates_per_hour")
+            slow = by_seed(rows, f"{other}/{clock}", "updates_per_hour")
             ratios = [fast[seed] / slow[seed] for seed in sorted(fast.keys() & slow.keys()) if slow[seed] > 0]
             against = {"synchronous": "a synchronous batch", "group": "a group barrier"}[other]
             claim = f"Single rollouts make more updates an hour than {against} ({clock} time)"

@@ -66,6 +66,10 @@ class Setup:
             raise ValueError(f"objective {self.objective!r} is not one of {', '.join(OBJECTIVES)}")
         return GROUP if OBJECTIVES[self.objective].needs.groups else 1
 
+    def find_taste(self, update: int) -> int:
+        """Index of the taste that the users have at `update`, counted from 0."""
+        return update * len(self.tastes) // self.updates
+
 
 @dataclass(slots=True)
 class Course:
@@ -134,4 +138,4 @@ def train(setup: Setup, seed: int, tick: Tick = lambda: None, watch: Watch | Non
 def _task_at(setup: Setup, update: int) -> Task:
     if not setup.tastes:
         return TASKS[setup.task]
-    return make_style_task(setup.tastes[update * len(setup.tastes) // setup.updates])
+    return make_style_task(setup.tastes[setup.find_taste(update)])
