@@ -87,6 +87,8 @@ def main() -> int:
     name = f"papers-{experiment.name}{'-quick' if options.quick else ''}.json"
     path = arguments.json or RESULTS / name
     console = Console()
+    if not console.is_terminal:
+        console.width = 150
     disable_progress_bar()
     try:
         jobs = experiment.plan(options)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.papers.runs import Row
 from benchmarks.papers.statistics import CURVE_STEP, WINDOW
@@ -64,7 +65,7 @@ def _curves(rows: Sequence[Row], variant: str) -> np.ndarray:
     return np.array([row["curve"] for row in rows if row["objective"] == variant])
 
 
-def _save(figure: "pyplot.Figure", path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
