@@ -8,7 +8,6 @@ from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.advantages import compute_returns, place_rewards
-from online_rl.groups import group_key
 from online_rl.packing import Pack, TokenSequence, pack_sequences
 
 
@@ -25,8 +24,6 @@ class TrainingPack:
     """float32 ``[T]``: the reward on the last action token, 0 before."""
     returns: Tensor
     """float32 ``[T]``: Monte-Carlo returns."""
-    groups: Tensor
-    """long ``[B']``."""
     starts: Tensor
     """bool ``[T]``: the first token of each action."""
     stretch: "Stretch | None" = None
@@ -62,7 +59,6 @@ def make_batch(
     observations: bool = False,
 ) -> Batch:
     """Tensors of `trajectories` in packs of at most `max_tokens` distinct tokens; with `observations`, `Stretch`es."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(map(_group, trajectories)))}
     sequences = [TokenSequence(trajectory.token_ids, trajectory.action_mask) for trajectory in trajectories]
     stretches = _make_stretches(sequences, max_tokens, device) if observations else None
     packs: list[TrainingPack] = []
@@ -78,7 +74,6 @@ def make_batch(
                 rewards=rewards,
                 token_rewards=token_rewards,
                 returns=compute_returns(token_rewards, pack.lengths, gamma=gamma),
-                groups=torch.tensor([names[_group(member)] for member in members], device=device),
                 starts=torch.tensor([start for member in members for start in _starts(member)], device=device),
                 stretch=None if stretches is None else stretches[number],
             )
@@ -106,11 +101,6 @@ def _starts(trajectory: Trajectory) -> list[bool]:
     """For each action token, whether the token before it was not sampled."""
     mask = trajectory.action_mask
     return [not mask[place - 1] for place, marked in enumerate(mask) if marked]
-
-
-def _group(trajectory: Trajectory) -> str:
-    """Trajectories without a group id are groups of one."""
-    return group_key(trajectory) or f"single:{trajectory.trajectory_id}"
 
 
 def _behavior_logprobs(members: Sequence[Trajectory], device: torch.device | None) -> Tensor | None:

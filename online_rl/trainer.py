@@ -12,6 +12,7 @@ The forward pass of the first value update also gives the values for the advanta
 also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.adam import NamedAdam
-from online_rl.advantages import compute_advantages, compute_plain_advantages, compute_step_advantages
 from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
+from online_rl.batch_advantages import estimate_gae, spread_advantages
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
 from online_rl.policy_model import PolicyModel
@@ -120,6 +121,8 @@ class Trainer:
             pairs = zip(batch.packs, values, strict=True)
             return [estimate_gae(part, found, self.settings) for part, found in pairs], metrics
         self.residuals = [None] * batch.total_trajectories
+        if not all(math.isfinite(trajectory.reward) for trajectory in trajectories):
+            raise UpdateFailed("a reward is not finite; the step was not taken")
         return spread_advantages(batch, self.baseline.advantages(trajectories)), {}
 
     def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
@@ -230,9 +233,7 @@ class Trainer:
             if any(b is None for b in behavior)
             else torch.cat([b for b in behavior if b is not None]),
             advantages=torch.cat([part.advantages for part in parts]),
-            rewards=torch.cat([part.source.rewards for part in parts]),
             lengths=torch.cat([part.source.pack.lengths for part in parts]),
-            groups=torch.cat([part.source.groups for part in parts]),
             total_tokens=batch.total_tokens,
             total_trajectories=batch.total_trajectories,
         )
@@ -281,32 +282,10 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         policy_logprobs=logprobs,
         behavior_logprobs=part.behavior_logprobs,
         advantages=advantages,
-        rewards=part.rewards,
         lengths=part.pack.lengths,
-        groups=part.groups,
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )
-
-
-def estimate_gae(part: TrainingPack, values: Tensor, settings: LearnerSettings) -> Tensor:
-    """``[T]`` from `values` ``[T]``, or ``[U]`` for ``learner.gae = plain``."""
-    decay = {"gamma": settings.gamma, "alpha": settings.gae_alpha}
-    if part.stretch is not None:
-        lengths = part.stretch.pack.lengths
-        return compute_plain_advantages(values, part.token_rewards, part.stretch.is_action, lengths, **decay)
-    if settings.gae == "step":
-        return compute_step_advantages(values, part.token_rewards, part.starts, part.pack.lengths, **decay)
-    return compute_advantages(values, part.token_rewards, part.pack.lengths, **decay)
-
-
-def spread_advantages(batch: Batch, advantages: Sequence[float]) -> list[Tensor]:
-    """One for each trajectory of the batch → ``[T]`` for each pack: the same at each of a trajectory's tokens."""
-    found: list[Tensor] = []
-    for part in batch.packs:
-        members = [advantages[member] for member in part.pack.members]
-        found.append(torch.tensor(members, device=part.rewards.device).repeat_interleave(part.pack.lengths))
-    return found
 
 
 def find_residuals(batch: Batch, values: Sequence[Tensor]) -> list[float | None]:

@@ -1,5 +1,6 @@
 """Commands that look and change nothing."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +9,7 @@ from online_rl.cli.errors import CommandError
 from online_rl.cli.options import AsJson, Assignments, DataDir, overrides_from, settings_from
 from online_rl.cli.output import ago, local_time, print_json, print_table
 
+YES_NO = {True: "yes", False: "-"}
 MARKS = {"ok": "ok", "warning": "WARN", "problem": "FAIL"}
 
 
@@ -151,8 +153,35 @@ def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: As
     )
 
 
+def objectives(as_json: AsJson = False) -> None:
+    """List the objectives, what each needs of the trajectories, and what that costs to transport."""
+    from online_rl.objectives import OBJECTIVES
+    from online_rl.transport import REFERENCE_ANSWER, REFERENCE_PROMPT, event_bytes, reference_trajectory
+
+    reference = reference_trajectory()
+    rows = [
+        {
+            "objective": name,
+            "advantages": entry.advantages,
+            **asdict(entry.needs),
+            "bytes_per_trajectory": event_bytes(reference, entry.needs),
+            "bytes_per_sampled_token": round(event_bytes(reference, entry.needs) / REFERENCE_ANSWER, 1),
+        }
+        for name, entry in OBJECTIVES.items()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("objective", "advantages", "log-probs", "versions", "value", "groups", "bytes")
+    print_table(columns, ([YES_NO.get(cell, cell) for cell in list(row.values())[: len(columns)]] for row in rows))
+    typer.echo(
+        "\nNeeds: log-probabilities of the engine that sampled, policy versions, a value model, groups of answers."
+        f"\nBytes: the event of {REFERENCE_PROMPT} prompt and {REFERENCE_ANSWER} sampled tokens with what is used only."
+    )
+
+
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-COMMANDS = (status, doctor, config, versions, drift)
+COMMANDS = (status, doctor, config, versions, drift, objectives)

@@ -23,12 +23,8 @@ class ObjectiveInputs:
     """float ``[T]``: what the engine logged while sampling; None where the transport carries none."""
     advantages: Tensor
     """float ``[T]``, no gradient."""
-    rewards: Tensor
-    """float ``[B]``."""
     lengths: Tensor
     """long ``[B]``: action tokens of each trajectory; sums to T."""
-    groups: Tensor
-    """long ``[B]``: trajectories of the same prompt share a number."""
     total_tokens: int
     """Action tokens of the whole batch."""
     total_trajectories: int

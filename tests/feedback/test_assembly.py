@@ -51,6 +51,12 @@ def test_choices_of_one_prompt_are_apart_with_one_group() -> None:
     assert len({draft.trajectory_id for draft in drafts}) == 3
 
 
+def test_requests_with_one_group_id_are_a_group_whose_size_nobody_knows() -> None:
+    assert [group_of(make_generation(name, group_id="g")) for name in ("a", "b")] == [("g", 1)] * 2
+    assert group_of(make_generation("a", group_id="g", sampling=Sampling(n=3))) == ("g", 3)
+    assert group_of(make_generation("a")) == (None, 1)
+
+
 def test_choices_stay_apart_even_where_one_looks_like_the_past_of_another() -> None:
     # Two prompts of one request: the second begins with the first and its answer.
     one = make_generation("a", (1,), (7,), prompt_index=0)

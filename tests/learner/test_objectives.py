@@ -5,24 +5,10 @@ import math
 import pytest
 import torch
 
-from online_rl.objectives import MissingBehaviorLogprobs, Needs, ObjectiveInputs, make_objective
+from online_rl.objectives import MissingBehaviorLogprobs, Needs, make_objective
 from online_rl.objectives.sao import double_sided, sao_loss
 from online_rl.settings import LearnerSettings
-
-
-def make_inputs(policy, behavior, advantages, total=None, **changes):
-    count = len(policy)
-    values = {
-        "policy_logprobs": torch.tensor(policy, requires_grad=True),
-        "behavior_logprobs": None if behavior is None else torch.tensor(behavior),
-        "advantages": torch.tensor(advantages),
-        "rewards": torch.zeros(1),
-        "lengths": torch.tensor([count]),
-        "groups": torch.zeros(1, dtype=torch.long),
-        "total_tokens": total or count,
-        "total_trajectories": 1,
-    }
-    return ObjectiveInputs(**(values | changes))
+from tests.learner.inputs import make_inputs
 
 
 def test_the_loss_by_hand():
