@@ -61,6 +61,7 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
         helps("Token-level helps against step-level GAE", DEFAULT, "step GAE"),
         helps("A little value pretraining helps", "pretrained 256", DEFAULT),
         helps("Much value pretraining helps", "pretrained 2048", DEFAULT),
+        helps("Value pretraining shortens the way to a gain of 0.2", DEFAULT, "pretrained 2048", "updates_to_learn"),
         helps("DIS helps against no bounds", DEFAULT, "no DIS"),
         helps("Values before the K updates are better than after", DEFAULT, "values after"),
     ]
@@ -74,6 +75,7 @@ ABLATIONS = Experiment(
     columns={
         "mean_reward": "mean reward",
         "final_reward": "final",
+        "updates_to_learn": "updates to learn",
         "outcome": "outcome",
         VARIANCE: "explained variance",
         NORM: "value gradient",

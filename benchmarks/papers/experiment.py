@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.papers.lags import Lag
 from benchmarks.papers.runs import Job, Row, Work
-from benchmarks.papers.statistics import CURVE_STEP, Claim, find_collapse, judge_run, moving_means
+from benchmarks.papers.statistics import CURVE_STEP, Claim, find_collapse, find_gain, judge_run, moving_means
 from benchmarks.papers.training import Course, Setup
 
 
@@ -73,6 +73,7 @@ def summarise(course: Course) -> Row:
         "mean_reward": sum(rewards) / len(rewards),
         "collapse_step": find_collapse(rewards),
         "outcome": judge_run(course.start_reward, rewards),
+        "updates_to_learn": find_gain(course.start_reward, rewards),
         "failed_updates": course.failed_updates,
         "curve": [round(mean, 4) for mean in means[::CURVE_STEP]],
     }

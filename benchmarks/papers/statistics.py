@@ -39,6 +39,14 @@ def find_collapse(rewards: Sequence[float], window: int = WINDOW) -> int | None:
     return None if first == len(means) else first + min(window, len(rewards))
 
 
+def find_gain(start: float, rewards: Sequence[float], window: int = 5) -> int | None:
+    """The first update, counted from 1, at which the mean of `window` rewards is 0.2 above the start; None if never."""
+    for index, mean in enumerate(moving_means(rewards, window)):
+        if mean >= start + GAIN:
+            return index + min(window, len(rewards))
+    return None
+
+
 def judge_run(start: float, rewards: Sequence[float], window: int = WINDOW) -> Outcome:
     """`start`: the reward before training. A run that never learned cannot be called stable, nor collapsed."""
     if max(moving_means(rewards, window)) < start + GAIN:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.statistics import find_collapse, find_interval, judge_claim, judge_run, moving_means
+from benchmarks.papers.statistics import find_collapse, find_gain, find_interval, judge_claim, judge_run, moving_means
 
 
 def test_moving_means() -> None:
@@ -50,6 +50,12 @@ def test_a_run_without_a_gain_of_0_2_did_not_learn() -> None:
     assert judge_run(0.5, [0.71] * 60) == "stable"
     assert judge_run(0.5, [0.9] * 60 + [0.1] * 60) == "collapsed"
     assert judge_run(0.5, [0.6] * 60 + [0.1] * 60) == "did_not_learn", "a fall without a rise is no collapse"
+
+
+def test_a_gain_is_found_where_the_mean_of_5_first_shows_it() -> None:
+    # From 0.5: the mean must reach 0.7, four ones of five (0.8) with three ones (0.6) not enough: the ninth update.
+    assert find_gain(0.5, [0.0] * 5 + [1.0] * 10) == 9
+    assert find_gain(0.5, [0.6] * 100) is None
 
 
 def test_the_interval_is_students() -> None:

@@ -54,9 +54,13 @@ class LookupEpisode:
         return None
 
     def expert(self, rng: Random, error_rate: float) -> tuple[int, ...]:
-        """Errs by answering too soon, or with any digit."""
+        """Errs by answering too soon, or with any digit; the more hops, the more often, and never with one.
+
+        So a question says something of its reward, which is what a value model can learn.
+        """
+        error_rate *= (self.hops - 1) / (MAX_HOPS - 1)
         done = len(self._chain) > self.hops
-        if done or rng.random() < error_rate / 2:
+        if done or rng.random() < error_rate / 4:
             wrong = rng.random() < error_rate
             digit = rng.randrange(DIGITS) if wrong else max(self._chain[1:], default=self.key)
             return (Token.ANSWER, digit, Token.END)
@@ -81,5 +85,5 @@ LOOKUP = Task(
     max_action=4,
     max_turns=MAX_CALLS + 1,
     max_length=5 + MAX_CALLS * (3 + MAX_NOISE + 3) + 4,
-    error_rate=0.4,
+    error_rate=0.7,
 )
