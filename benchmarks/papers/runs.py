@@ -92,7 +92,8 @@ def run_jobs(experiment: str, jobs: Sequence[Job], work: Work, path: Path, proce
             while pending:
                 done, _ = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 progress.update(bar, completed=ticks.value)
-                for future in done:
+                # Those that failed last: what is finished beside them is written first.
+                for future in sorted(done, key=lambda future: future.exception() is not None):
                     job = pending.pop(future)
                     head = {"objective": job.variant, "seed": job.seed}
                     rows.append(head | future.result() | {"setup": job.described} | origin)
