@@ -16,12 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.papers.tasks import VOCABULARY, Task, demonstrate
-from online_rl.base_model import choose_threads, load_base, share_frozen
+from online_rl.base_model import choose_threads
 from online_rl.durable_files import finish_folder, hash_file, start_folder
-from online_rl.policy_model import PolicyModel
+from online_rl.models import build_models
 from online_rl.settings import LearnerSettings
 from online_rl.trainer import Trainer
-from online_rl.value_model import ValueModel
 
 CACHE = Path(__file__).parents[2] / ".cache" / "papers"
 
@@ -92,16 +91,11 @@ def draw_demonstrations(task: Task, rng: Random, count: int) -> tuple[Tensor, Te
 
 
 def make_trainer(folder: Path, settings: LearnerSettings) -> Trainer:
-    """The service's trainer on the warm policy, with adapters seeded by ``settings.seed``."""
+    """The service's trainer on the warm policy, with the models that the settings ask for."""
     torch.set_num_threads(choose_threads(settings))
     # The bars of transformers would tear the experiment's own.
     disable_progress_bar()
-    policy_base, value_base = (load_base(folder, torch.device("cpu"), torch.float32) for _ in range(2))
-    share_frozen(policy_base, value_base)
-    shape = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
-    policy = PolicyModel(policy_base, **shape, seed=2 * settings.seed)
-    value = ValueModel(value_base, **shape, seed=2 * settings.seed + 1)
-    return Trainer(policy, value, settings)
+    return Trainer(*build_models(folder, torch.device("cpu"), torch.float32, settings), settings)
 
 
 def _hash(task: Task, recipe: Recipe) -> str:

@@ -15,15 +15,14 @@ from benchmarks.papers.lags import MAX_LAG, Lag
 from benchmarks.papers.sampler import Sample, Sampler, Weights, draw_episodes
 from benchmarks.papers.tasks import Task
 from feedback.schemas import Trajectory
-from online_rl.policy_model import PolicyModel
-from online_rl.served_weights import merge_weights
+from online_rl.policy_model import Policy
 from serving.schemas import VersionSpan
 
 
 class Simulator:
     """The weights of the current version and of the 24 before it, and all randomness of sampling."""
 
-    def __init__(self, policy: PolicyModel, max_length: int, seed: int) -> None:
+    def __init__(self, policy: Policy, max_length: int, seed: int) -> None:
         """`max_length`: tokens of the longest episode. Publishes the policy as version 0."""
         self.version = -1
         self.weights: dict[int, Weights] = {}
@@ -43,7 +42,7 @@ class Simulator:
     def publish(self) -> int:
         """Keep a copy of the policy as the next version, and forget what is more than 24 versions old."""
         self.version += 1
-        self.weights[self.version] = {**self._pristine, **merge_weights(self._policy, torch.float32)}
+        self.weights[self.version] = {**self._pristine, **self._policy.served_weights(torch.float32)}
         self.weights.pop(self.version - MAX_LAG - 1, None)
         return self.version
 
