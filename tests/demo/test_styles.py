@@ -35,7 +35,7 @@ def test_unknown_style() -> None:
 
 
 def test_topics_are_disjoint_and_pass_the_quality_check_themselves() -> None:
-    assert len(set(TRAINING_TOPICS)) == len(TRAINING_TOPICS) >= 200
+    assert len(set(TRAINING_TOPICS)) == len(TRAINING_TOPICS) >= 150
     assert len(set(HELD_OUT_TOPICS)) == len(HELD_OUT_TOPICS) >= 40
     assert not set(TRAINING_TOPICS) & set(HELD_OUT_TOPICS)
     for topic in TRAINING_TOPICS + HELD_OUT_TOPICS:
