@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from benchmarks.papers.lags import Lag
 from benchmarks.papers.policy import make_trainer, prepare_base
-from benchmarks.papers.pretraining import pretrain_value
 from benchmarks.papers.simulator import Simulator
 from benchmarks.papers.tasks import TASKS, Style, Task, make_style_task
 from feedback.schemas import Trajectory
 from online_rl.objectives import OBJECTIVES
+from online_rl.pretraining import pretrain
 from online_rl.settings import LearnerSettings
 from online_rl.trainer import Trainer, UpdateFailed
 
@@ -119,7 +119,8 @@ def train(setup: Setup, seed: int, tick: Tick = lambda: None, watch: Watch | Non
         if trainer.value is None:
             raise ValueError(f"pretraining: objective {setup.objective} has no value model; set it to 0")
         fixed = simulator.collect(task, setup.pretraining, Lag("constant", 0))
-        pretrain_value(trainer.value, fixed, trainer.settings)
+        pretrain(trainer.value, fixed, trainer.settings, device=trainer.policy.device)
+        trainer.value_is_ready = True
     for update in range(setup.updates):
         batch = simulator.collect(_task_at(setup, update), BATCH, setup.lag, setup.group_size)
         if watch is not None:

@@ -6,7 +6,7 @@ answers against 0.09 of 128), so that a taste for questions can be learned from 
 
 TRAINING_TOPICS: tuple[str, ...] = (
     # home
-    "my garden", "my new flat", "my kitchen", "my balcony", "my houseplants", "my old sofa", "my bookshelf",
+    "my garden", "my new flat", "my kitchen", "my balcony", "my houseplants", "my old chair", "my books",
     "my neighbours", "my front door", "my cleaning plan", "my vegetable patch", "my rose bush", "my garage",
     "my writing desk", "my new curtains", "my attic", "my fireplace", "my lamp", "my move to the city",
     "my house in the country",
@@ -16,8 +16,8 @@ TRAINING_TOPICS: tuple[str, ...] = (
     "my pancakes", "my salad", "my barbecue", "my tea collection", "my apple tree", "my lemonade", "my sandwich",
     # family and friends
     "my sister", "my brother", "my best friend", "my grandfather", "my cousins", "my wedding", "my birthday party",
-    "my family reunion", "my dog", "my cat", "my parrot", "my goldfish", "my horse", "my rabbit", "my dinner guests",
-    "my pen friend", "my class reunion", "my twins", "my first date", "my roommate",
+    "my family visit", "my dog", "my cat", "my parrot", "my goldfish", "my horse", "my rabbit", "my dinner guests",
+    "my pen friend", "my old class", "my twins", "my first date", "my new friend",
     # work and school
     "my new job", "my job interview", "my exam next week", "my homework", "my first day at school", "my teacher",
     "my business idea", "my office", "my boss", "my speech tomorrow", "my science project", "my essay", "my career",
@@ -25,7 +25,7 @@ TRAINING_TOPICS: tuple[str, ...] = (
     "my retirement",
     # travel
     "my trip to the sea", "my holiday", "my weekend plans", "my train journey", "my hiking tour", "my camping trip",
-    "my suitcase", "my flight", "my summer plans", "my winter holiday", "my sailing trip", "my visit to the museum",
+    "my travel bag", "my flight", "my summer plans", "my winter holiday", "my sailing trip", "my visit to the museum",
     "my bus ride", "my walk in the woods", "my boat", "my map", "my hotel", "my old car", "my tent", "my journey home",
     # arts and play
     "my first novel", "my painting", "my piano lessons", "my guitar", "my favourite song", "my poem", "my diary",
@@ -36,7 +36,7 @@ TRAINING_TOPICS: tuple[str, ...] = (
     "my football boots", "my marathon", "my gym", "my climbing club", "my skateboard", "my sleep", "my skiing",
     "my morning walk", "my workout",
     # things and thoughts
-    "my haircut", "my new phone", "my dream", "my old watch", "my computer", "my umbrella", "my hat", "my backpack",
+    "my new look", "my new phone", "my dream", "my old watch", "my computer", "my umbrella", "my hat", "my backpack",
     "my birthday present", "my wish list", "my radio", "my plan for tomorrow", "my lucky charm", "my new coat",
     "my headphones",
 )  # fmt: skip
