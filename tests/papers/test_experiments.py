@@ -171,13 +171,23 @@ def test_bytes_are_those_that_the_objective_needs() -> None:
 def test_a_training_run_is_reproducible_and_watched(policy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "prepare_base", lambda task: policy_folder)
     monkeypatch.setattr(training, "START", 16)
-    setup = Setup("sao", task="sorting", lag=Lag("uniform", 2), updates=4, pretraining=32)
+    setup = Setup("sao", task="sorting", lag=Lag("uniform", 2), updates=4)
     seen: list[int] = []
     first, second = (train(setup, 3, watch=lambda _, batch, version: seen.append(version)) for _ in range(2))
     assert first.rewards == second.rewards
     assert [m["policy/loss"] for m in first.metrics] == [m["policy/loss"] for m in second.metrics]
     assert seen == [0, 1, 2, 3] * 2
     assert max(m["staleness/max"] for m in first.metrics) <= 2
+
+
+def test_values_are_pretrained_before_the_first_update(policy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int | bool] = []
+    monkeypatch.setattr(training, "prepare_base", lambda task: policy_folder)
+    monkeypatch.setattr(training, "START", 16)
+    monkeypatch.setattr(training, "pretrain", lambda value, fixed, settings, device: calls.append(len(fixed)))
+    setup = Setup("sao", task="sorting", lag=Lag("constant", 0), updates=1, pretraining=32)
+    train(setup, 3, watch=lambda trainer, batch, version: calls.append(trainer.value_is_ready))
+    assert calls == [32, True]
 
 
 def test_every_value_setting_reaches_the_trainer(policy_folder: Path) -> None:
