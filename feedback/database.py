@@ -16,6 +16,10 @@ UNAVAILABLE = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
 """What SQLAlchemy raises when the database is down, locked for long, full or unreachable."""
 
 
+ANY_FAULT = (*UNAVAILABLE, exc.DBAPIError)
+"""Whatever a database can refuse, a read-only standby and revoked rights included: for loops that must go on anyway."""
+
+
 class DatabaseUnavailable(Exception):
     """The database cannot be used; the message says which one and what to do."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from online_rl.baselines import BaselineState
 from online_rl.divergence import GuardState
 from online_rl.drift import DriftEvent, DriftState
-from online_rl.durable_files import finish_folder, hash_folder, start_folder
+from online_rl.durable_files import disk_errors, finish_folder, hash_folder, start_folder
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,8 @@ class Checkpoints:
         """Write a checkpoint and remove the oldest ones. Raises OSError; the ones before it stay then."""
         target = self._path(state.update)
         draft = start_folder(target)
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
+        with disk_errors():
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
         (draft / STATE).write_text(state.model_dump_json())
         manifest = _Manifest(files=hash_folder(draft))
         (draft / MANIFEST).write_text(manifest.model_dump_json())

@@ -3,7 +3,11 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 
 def hash_file(path: Path) -> str:
@@ -32,6 +36,15 @@ def sync_folder(folder: Path) -> None:
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raise what safetensors says of a full or failing disk as the OSError that it is."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def start_folder(target: Path) -> Path:

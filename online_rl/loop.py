@@ -329,7 +329,10 @@ class LearnerLoop:
         self._published_update = update
         self._publish_at_once = False
         logger.info("version %d is published (update %d)", version, update)
-        self._publisher.prune(keep=self._keep_versions, in_use=self._registry.live_or_rising())
+        try:
+            self._publisher.prune(keep=self._keep_versions, in_use=self._registry.live_or_rising())
+        except OSError as error:
+            logger.warning("old merged weights could not be removed: %s", error)
 
 
 def restore_counters(state: LearnerState) -> Counters:

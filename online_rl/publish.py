@@ -20,7 +20,7 @@ from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.base_model import UnusableModel
-from online_rl.durable_files import finish_folder, hash_file, hash_folder, start_folder
+from online_rl.durable_files import disk_errors, finish_folder, hash_file, hash_folder, start_folder
 from online_rl.packing import TokenSequence
 from online_rl.policy_model import Policy
 from online_rl.probes import choose_probes
@@ -65,9 +65,10 @@ class Publisher:
         target = self.folder(version)
         draft = start_folder(target)
         merged = self._policy.served_weights(self._dtype)
-        self._policy.save(draft)
-        if self._write_merged:
-            self._write_model(draft / "merged", merged)
+        with disk_errors():
+            self._policy.save(draft)
+            if self._write_merged:
+                self._write_model(draft / "merged", merged)
         probes = self._probe(parent, merged, recent)
         (draft / "probes.json").write_text(RootModel[list[Probe]](probes).model_dump_json())
         manifest = Manifest(

@@ -125,13 +125,19 @@ class Registry:
         return self.get(version)
 
     def roll_back(self, to: int, *, reason: str) -> PolicyVersion:
-        """Make the former version `to` live and mark the live one as rolled back, in one transaction."""
+        """Make the former version `to` live and mark the live one as rolled back, in one transaction.
+
+        Candidates are rejected in it: they come from what was rolled back, and would undo this in seconds.
+        """
         with self._engine.begin() as connection:
             current = self._live(connection)
             if current is not None:
                 if current.version == to:
                     raise IllegalTransition(f"version {to} is live already")
                 self._move(connection, current.version, VersionState.ROLLED_BACK, reason, None)
+            is_candidate = policy_versions.c.state == VersionState.CANDIDATE
+            for version in connection.scalars(sa.select(policy_versions.c.version).where(is_candidate)).all():
+                self._move(connection, version, VersionState.REJECTED, f"rolled back to {to}: {reason}", None)
             self._move(connection, to, VersionState.LIVE, reason, None)
         return self.get(to)
 

@@ -10,7 +10,7 @@ import ray
 from ray import serve
 from ray.serve import Application
 
-from feedback.database import UNAVAILABLE, open_database
+from feedback.database import ANY_FAULT, open_database
 from feedback.kafka_log import KafkaLog, LogUnavailable, MessageTooLarge
 from online_rl.config import Settings
 from online_rl.registry import Registry
@@ -121,7 +121,7 @@ async def start_service(settings: Settings, bootstrap_servers: str) -> PolicySer
             spool=spool,
             versions=Registry(database),
             assignments=ReplicaStore(database, f"policy-{number}"),
-            database_errors=UNAVAILABLE,
+            database_errors=ANY_FAULT,
         ),
     )
     await service.start()

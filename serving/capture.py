@@ -334,6 +334,9 @@ async def enter_gate(context: RequestContext, gate: Gate) -> None:
     """Count `context` as running, once, waiting while the gate is shut."""
     if context.leave_gate is None:
         await gate.enter()
+        if context.leave_gate is not None:  # another call of the same request (beam search makes several) was first
+            gate.leave()
+            return
         context.leave_gate = gate.leave
 
 

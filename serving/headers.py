@@ -64,7 +64,9 @@ class RequestMiddleware:
         status = 500
         try:
             await self.app(scope, receive, response.send)
-            status = 500 if context.engine_failed else response.status or 499
+            status = response.status or 499
+            if context.engine_failed and status < 400:  # it failed midway; else the status sent says whose fault it was
+                status = 500
         except asyncio.CancelledError:  # how Ray Serve says that the client went away
             status = 499
             raise

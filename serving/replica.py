@@ -13,7 +13,7 @@ from typing import Protocol
 from online_rl.schemas import PolicyVersion
 from serving.artifact import Artifact, ArtifactRefused
 from serving.replica_store import ReplicaCounts, ReplicaReport
-from serving.swap import ReplicaUnusable, SwapFailed, SwapReport
+from serving.swap import SwapFailed, SwapReport
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +110,10 @@ class Replica:
         except (ArtifactRefused, SwapFailed, OSError) as error:
             logger.error("version %d was refused: %s", wanted.version, error)
             report = replace(self._report, state="serving", refused_version=wanted.version, detail=str(error))
-        except ReplicaUnusable as error:
-            logger.critical("this replica must start again: %s", error)
-            self.unusable = str(error)
-            report = replace(self._report, state="failed", actual_version=None, detail=str(error))
+        except Exception as error:  # ReplicaUnusable, or an engine that refuses a verb: what it serves is not known
+            logger.exception("this replica must start again")
+            self.unusable = str(error) or type(error).__name__
+            report = replace(self._report, state="failed", actual_version=None, detail=self.unusable)
         else:
             logger.info("version %d answers after %.2f s", done.version, done.seconds)
             self.swaps += 1

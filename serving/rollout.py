@@ -76,6 +76,9 @@ class Rollouts:
             return self._finish(rollout, "live", None, assign=version)
         if state is not VersionState.CANDIDATE:
             return self._finish(rollout, "refused", f"version {version} is {state}", assign=self._live_or(rollout))
+        live = self._live_or(rollout)
+        if live != rollout["previous"]:
+            return self._refuse(rollout, f"version {live} was made live by hand meanwhile")
         alive = self._alive()
         refusals = [row for row in alive if row["refused_version"] == version]
         if refusals:

@@ -5,6 +5,7 @@ which the next start cuts off. Nothing is synced: the operating system keeps wha
 and what must survive a power failure is what the log has acknowledged.
 """
 
+import os
 import struct
 import threading
 import zlib
@@ -55,6 +56,22 @@ def _frames(file: BinaryIO, segment: int, offset: int) -> Iterator[Stored]:
         yield Stored(written_at, body[:key_size].decode(), body[key_size:], Position(segment, offset))
 
 
+def _append(path: Path, size: int, data: bytes) -> None:
+    """Write all of `data` behind the first `size` bytes. Raises OSError with the file as it was.
+
+    Unbuffered: a buffer that could not be written would be written again by the very truncation that is to undo it.
+    """
+    with path.open("r+b", buffering=0) as file:
+        file.seek(size)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            os.truncate(path, size)
+            raise
+
+
 class Segments:
     """The files of one folder. `append` belongs to one thread, the rest to another."""
 
@@ -99,19 +116,23 @@ class Segments:
         """Add (key, value) records. Raises OSError with nothing added (a full disk)."""
         data = b"".join(_frame(key, value, now) for key, value in records)
         with self._lock:
-            if self._sizes[self._last] >= self._segment_bytes:
-                self._last += 1
-                self._sizes[self._last] = 0
             segment, size = self._last, self._sizes[self._last]
-        with self._path(segment).open("ab") as file:
-            try:
-                file.write(data)
-                file.flush()
-            except OSError:
-                file.truncate(size)
-                raise
+        if size >= self._segment_bytes:
+            segment, size = segment + 1, 0
+            self._path(segment).touch()
+            with self._lock:
+                self._last = segment
+                self._sizes[segment] = 0
+        _append(self._path(segment), size, data)
         with self._lock:
             self._sizes[segment] = size + len(data)
+
+    @property
+    def newest_at(self) -> float:
+        """When the newest record was written, Unix seconds; 0 where there is none."""
+        with self._lock:
+            written = [number for number, size in self._sizes.items() if size]
+        return max((self._path(number).stat().st_mtime for number in written), default=0.0)
 
     def read(self, position: Position, *, records: int, size: int) -> list[Stored]:
         """At most `records` records and about `size` bytes from `position` on; empty when there is none yet."""

@@ -204,13 +204,28 @@ class PolicyService:
         """Ready means: a token was generated just now."""
         try:
             self.check_health()
-            async with asyncio.timeout(READY_SECONDS):
-                await self._engine.generate_token([self._engine.vocabulary_start])
+            await self._generate_one()
         except Exception as error:
             logger.exception("not ready")
             return JSONResponse({"ready": False, "reason": f"{type(error).__name__}: {error}"}, status_code=503)
         version = self._swap.version
         return JSONResponse({"ready": True, "version": version}, headers={"x-policy-version": str(version)})
+
+    async def _generate_one(self) -> None:
+        """One token from what `policy` stands for, as a client's request would get it. Raises what went wrong."""
+        name = self._parts.serving.model_name
+        held = self._swap.hold(None)
+        if held is None:
+            raise RuntimeError("no version is loaded")
+        served, give_back = held
+        if served not in (name, *self._engine.routable()):
+            raise RuntimeError(f"the engine's routes know no {served}")
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._engine.generate_token([self._engine.vocabulary_start], None if served == name else served)
+        finally:
+            if give_back is not None:
+                give_back()
 
     def _verify(self, wanted: PolicyVersion) -> Artifact:
         if wanted.version == 0:

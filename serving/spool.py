@@ -250,13 +250,13 @@ class Spool:
         if self._state.identity is not None:
             logger.warning("the log was emptied; sending the last %.0f s again", self._keep_seconds)
             self.counts.republished += 1
-            since = self._segments.first_since(self._clock() - self._keep_seconds)
+            since = self._segments.first_since(self._kept_since)
             self._state.segment, self._state.offset = min(since, self._cursor)
         self._state.identity = identity
         self._save_state()
 
     def _keep_in_bounds(self) -> None:
-        self._segments.remove_before(self._cursor, self._clock() - self._keep_seconds)
+        self._segments.remove_before(self._cursor, self._kept_since)
         while self._segments.size > self._max_bytes:
             before = self._segments.size
             self.counts.dropped += self._segments.remove_oldest(self._cursor)
@@ -264,6 +264,11 @@ class Spool:
                 return
             if self._segments.start > self._cursor:
                 self._move(self._segments.start)
+
+    @property
+    def _kept_since(self) -> float:
+        """From the newest record back, not from now: after a pause of the whole service all records are old."""
+        return min(self._clock(), self._segments.newest_at) - self._keep_seconds
 
     @property
     def _cursor(self) -> Position:

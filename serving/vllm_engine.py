@@ -114,7 +114,8 @@ class VllmEngine:
         self._engine = engine
         self._arguments = arguments
         self._raw_generate: Callable[..., AsyncGenerator[Any, None]] = engine.generate
-        self._adapter_ids: dict[str, int] = {}
+        self._adapters: dict[str, Any] = {}
+        """Name → what the engine's routes must be told of a loaded adapter."""
         self._next_adapter_id = 1
         self._probes = 0
         self._models: Any = None
@@ -146,6 +147,7 @@ class VllmEngine:
         # vLLM's handler for a dead engine stops its own HTTP server; here Ray Serve's health check replaces all.
         app.state.server = Namespace(should_exit=False)
         self._models = app.state.openai_serving_models
+        self._models.lora_requests.update(self._adapters)  # those that were loaded before there were routes
         return app
 
     # --- capture -----------------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class VllmEngine:
             raise EngineError(f"the engine could not load the adapter {name}: {error}") from error
         if not loaded:
             raise EngineError(f"the engine did not load the adapter {name}")
-        self._adapter_ids[name] = request.lora_int_id
+        self._adapters[name] = request
         if self._models is not None:
             self._models.lora_requests[name] = request
 
@@ -302,10 +304,15 @@ class VllmEngine:
         """Unload `name`. Raises EngineError where the engine still holds it afterwards."""
         if self._models is not None:
             self._models.lora_requests.pop(name, None)
-        number = self._adapter_ids.pop(name)
+        number = self._adapters[name].lora_int_id
         await self._engine.remove_lora(number)
         if number in await self._engine.list_loras():
             raise EngineError(f"the engine still holds the adapter {name} after removing it")
+        del self._adapters[name]
+
+    def routable(self) -> set[str]:
+        """The adapters that the engine's routes take requests for."""
+        return set() if self._models is None else set(self._models.lora_requests)
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -360,7 +367,7 @@ class VllmEngine:
         self._probes += 1
         lora = None
         if adapter is not None:
-            lora = LoRARequest(lora_name=adapter, lora_int_id=self._adapter_ids[adapter], lora_path="loaded")
+            lora = LoRARequest(lora_name=adapter, lora_int_id=self._adapters[adapter].lora_int_id, lora_path="loaded")
         last = None
         async for output in self._raw_generate(
             TokensPrompt(prompt_token_ids=tokens), params, f"probe-{os.getpid()}-{self._probes}", lora_request=lora

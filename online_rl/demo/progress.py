@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from online_rl.demo.judge import JudgedAnswer
 from online_rl.demo.options import DemoError, DemoOptions
 from online_rl.demo.report import write_json
+from online_rl.service.processes import read_running
 
 FILE = "demo-progress.json"
 
@@ -78,5 +79,10 @@ def open_progress(options: DemoOptions) -> tuple[Progress, bool]:
         found = None
     if found is not None and options.report is not None and not found.finished and found.key == fresh.key:
         return found, True
+    if (running := read_running(folder)) is not None:
+        raise DemoError(
+            f"a service runs on {folder} at {running.url} (process {running.pid}); "
+            "stop it, or choose another --data-dir"
+        )
     shutil.rmtree(folder)
     return fresh, False

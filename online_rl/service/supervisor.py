@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from feedback.database import UNAVAILABLE, DatabaseUnavailable, check_database, open_database
+from feedback.database import ANY_FAULT, DatabaseUnavailable, check_database, open_database
 from online_rl.config import Settings
 from online_rl.heartbeat import beat
 from online_rl.registry import Registry
@@ -198,7 +198,7 @@ class Supervisor:
                 beat(
                     self._engine, "broker", state, f"{self._broker.bootstrap_servers}, {self._broker.restarts} restarts"
                 )
-        except UNAVAILABLE as error:
+        except ANY_FAULT as error:
             log.warning("no heartbeat: %s", type(error).__name__)
 
     def stop(self) -> None:

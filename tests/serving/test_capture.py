@@ -139,6 +139,25 @@ def test_request_ids_tell_prompt_and_turn(request_id: str, expected: tuple[str, 
     assert split_request_id(request_id, conformance.INFERENCE) == expected
 
 
+async def test_calls_of_one_request_that_wait_at_the_gate_together_count_once(subject: Subject):
+    """Beam search makes several calls at a time; a count too many would make every later swap wait in vain."""
+    await proved_label(subject, 1)
+    request = context()
+
+    async def call(number: int) -> None:
+        async for _ in subject.generate(PROMPT, subject.params(2, True, None), f"{REQUEST}-{number}"):
+            pass
+
+    async with subject.gate.shut():
+        calls = [asyncio.create_task(call(number)) for number in range(3)]
+        while subject.gate.waiting < 3:
+            await asyncio.sleep(0)
+    await asyncio.gather(*calls)
+    request.close()
+    assert subject.gate.running == 0
+    assert await subject.gate.drain(0.01)
+
+
 async def test_the_gate_holds_new_requests_and_counts_running_ones():
     gate = Gate()
     await gate.enter()

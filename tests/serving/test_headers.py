@@ -128,6 +128,21 @@ async def test_a_refused_request_names_no_inference():
     assert exchange.statuses == [404]
 
 
+async def test_a_refusal_of_the_engine_is_the_client_s_fault():
+    """vLLM verifies sampling parameters inside of `generate`, and answers 400."""
+
+    async def app(scope, receive, send):
+        context = current_request.get()
+        assert context is not None
+        context.engine_failed = True
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    exchange = Exchange(app)
+    await exchange.run()
+    assert exchange.statuses == [400]
+
+
 async def test_other_routes_pass_untouched():
     async def app(scope, receive, send):
         assert current_request.get() is None

@@ -140,6 +140,26 @@ def test_a_rollback_by_hand_reaches_the_replicas(world: World):
     assert world.stores["policy-0"].assigned_version() == 0
 
 
+@pytest.mark.parametrize("by_hand", ["roll back", "promote"])
+def test_what_is_made_live_by_hand_during_a_rollout_stays(world: World, by_hand: str):
+    world.candidate(1)
+    world.steps()
+    world.report(1)
+    world.steps()
+    world.candidate(2)
+    world.steps()
+    assert world.stores["policy-0"].assigned_version() == 2
+    if by_hand == "roll back":
+        world.registry.roll_back(0, reason="worse")
+    else:
+        world.registry.transition(0, VersionState.LIVE, reason="better")
+    world.report(2)
+    world.steps()
+    assert world.state(2) is VersionState.REJECTED
+    assert world.state(0) is VersionState.LIVE
+    assert world.stores["policy-0"].assigned_version() == 0
+
+
 @pytest.mark.parametrize("killed_before", ["begin", "finish"])
 def test_a_deployer_that_is_killed_between_two_transactions_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch, killed_before: str

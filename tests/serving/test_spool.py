@@ -89,6 +89,42 @@ def test_what_comes_while_the_log_is_away_is_sent_when_it_is_back(tmp_path: Path
     assert spool.close()
 
 
+def test_after_a_long_pause_of_the_service_an_emptied_log_gets_its_last_minutes_again(tmp_path: Path, log: MemoryLog):
+    spool = open_spool(tmp_path, log)
+    spool.put("a", b"1")
+    assert spool.close()
+    log.empty()  # the embedded broker ended with the service
+    spool = open_spool(tmp_path, log, clock=lambda: time.time() + 3600)
+    log.wait_for({"a"})
+    assert spool.close()
+
+
+def test_a_full_disk_leaves_no_torn_frame(tmp_path: Path):
+    """Half of it was written when the disk was full; what is appended later must not lie behind a torn frame."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    limited = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert limited.stdout.split() == ["OSError", "a", "c"], limited.stderr
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from serving.segments import Segments
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+segments = Segments(Path(sys.argv[1]))
+segments.append([("a", b"1" * 50)], 1.0)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))  # half of the next frame fits
+try:
+    segments.append([("b", b"2" * 100)], 2.0)
+except OSError as error:
+    print(type(error).__name__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+segments.append([("c", b"3")], 3.0)
+print(*(stored.key for stored in segments.read(segments.start, records=10, size=10**6)))
+"""
+
+
 def test_an_emptied_log_gets_the_last_minutes_again(tmp_path: Path, log: MemoryLog):
     spool = open_spool(tmp_path, log)
     spool.put("a", b"1")

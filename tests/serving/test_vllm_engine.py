@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from vllm import SamplingParams
-from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
 from online_rl.config import Settings
@@ -56,7 +55,7 @@ async def engine() -> AsyncIterator[VllmEngine]:
 def subject(engine: VllmEngine, versions: list[Version]) -> Subject:
     made = conformance.make_subject(engine, make_params, lambda engine: engine._engine.generate)
     made.adapters = [version.folder / "adapter" for version in versions[:2]]
-    made.adapter_request = lambda name: LoRARequest(name, engine._adapter_ids[name], "loaded")
+    made.adapter_request = lambda name: engine._adapters[name]
     return made
 
 
@@ -119,7 +118,7 @@ async def test_versions_side_by_side_are_proved_and_a_false_one_is_taken_out(
     assert [artifact.version for artifact in swap.servable()] == [0, second.version, third.version]
     held[1]()
     await swap.unload_old()
-    assert len(engine._adapter_ids) == 2
+    assert len(engine._adapters) == 2
 
 
 def _exchanged(probe: Probe) -> Probe:
