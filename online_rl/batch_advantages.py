@@ -21,6 +21,16 @@ def estimate_gae(part: TrainingPack, values: Tensor, settings: LearnerSettings) 
     return compute_advantages(values, part.token_rewards, part.pack.lengths, **decay)
 
 
+def center(advantages: Sequence[Tensor]) -> tuple[list[Tensor], float]:
+    """Without their mean over all action tokens of the batch, and that mean. ``[T]`` for each pack → the same shapes.
+
+    Values that lag behind a shift of taste make every advantage of a batch negative, and an update that only pushes
+    down what was sampled flattens the policy towards noise (docs/adr/0004-centred-advantages.md).
+    """
+    mean = torch.cat(list(advantages)).mean()
+    return [part - mean for part in advantages], float(mean)
+
+
 def spread_advantages(batch: Batch, advantages: Sequence[float]) -> list[Tensor]:
     """One for each trajectory of the batch → ``[T]`` for each pack: the same at each of a trajectory's tokens."""
     found: list[Tensor] = []

@@ -100,6 +100,8 @@ class LearnerSettings(BaseModel):
     """Discount for each step of the advantages' recursion: an action token by default, see `gae`."""
     gae_alpha: Positive = 1.5
     """α in λ = 1 − 1/(α·l)."""
+    center_advantages: bool = True
+    """Subtract the batch's mean from the advantages of a value model, which lags behind a shift of taste."""
     kl_coefficient: NonNegative = 0.03
     """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
     entropy_floor: NonNegative = 0.0

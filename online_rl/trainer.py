@@ -24,7 +24,7 @@ from feedback.schemas import Trajectory
 from online_rl.adam import NamedAdam
 from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
-from online_rl.batch_advantages import estimate_gae, spread_advantages
+from online_rl.batch_advantages import center, estimate_gae, spread_advantages
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
 from online_rl.policy_model import Policy
@@ -122,7 +122,11 @@ class Trainer:
         if self.baseline is None:
             values, metrics = self._update_value(batch)
             pairs = zip(batch.packs, values, strict=True)
-            return [estimate_gae(part, found, self.settings) for part, found in pairs], metrics
+            advantages = [estimate_gae(part, found, self.settings) for part, found in pairs]
+            if not self.settings.center_advantages:
+                return advantages, metrics
+            centred, offset = center(advantages)
+            return centred, metrics | {"advantage/offset": offset}
         self.residuals = [None] * batch.total_trajectories
         if not all(math.isfinite(trajectory.reward) for trajectory in trajectories):
             raise UpdateFailed("a reward is not finite; the step was not taken")

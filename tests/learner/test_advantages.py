@@ -12,6 +12,7 @@ from online_rl.advantages import (
     compute_step_advantages,
     place_rewards,
 )
+from online_rl.batch_advantages import center
 
 
 def naive_advantages(values, rewards, lengths, gamma, alpha):
@@ -177,3 +178,11 @@ def test_whole_actions_share_one_advantage():
         alpha=1e-9,
     )
     assert got.tolist() == [2.0 + 4.0 - 1.0, 5.0, 4.0]
+
+
+def test_centred_advantages_keep_their_differences_and_lose_their_mean_over_all_tokens():
+    (first, second), offset = center([torch.tensor([-1.0, -0.5]), torch.tensor([-0.9])])
+    assert offset == pytest.approx(-0.8)
+    assert torch.allclose(torch.cat([first, second]).mean(), torch.tensor(0.0), atol=1e-7)
+    assert torch.allclose(first, torch.tensor([-0.2, 0.3]))
+    assert torch.allclose(second, torch.tensor([-0.1]))
