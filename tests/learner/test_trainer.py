@@ -104,16 +104,15 @@ def test_warm_up_comes_before_the_first_policy_update_only(model_folder):
 
 @pytest.mark.parametrize(("k", "source"), [(0, "before"), (2, "before"), (2, "after")])
 def test_where_advantages_come_from(model_folder, k, source):
-    trainer = make_trainer(
-        model_folder, with_settings(value_updates=k, value_warmup=0, advantages_from=source, center_advantages=False)
-    )
+    plain = {"value_warmup": 0, "center_advantages": False}
+    trainer = make_trainer(model_folder, with_settings(value_updates=k, advantages_from=source, **plain))
     metrics = trainer.update([make_trajectory(n, reward=1.0) for n in range(4)])
     # With V = 0 before, every advantage is the discounted reward; V > 0 after makes them smaller.
     assert (metrics["value/mean"] == 0.0) or k == 0
     if source == "before":
         assert metrics["advantage/mean"] > 0.5
     else:
-        untouched = make_trainer(model_folder, with_settings(value_warmup=0))
+        untouched = make_trainer(model_folder, with_settings(**plain))
         assert (
             metrics["advantage/mean"]
             < untouched.update([make_trajectory(n, reward=1.0) for n in range(4)])["advantage/mean"]
@@ -169,4 +168,15 @@ def test_a_rewarded_token_becomes_likely(model_folder):
                 )
             )
         rates.append(trainer.update(batch, current_version=step)["reward/mean"])
-    assert sum(rates[-5:]) / 5 > sum(rates[:3]) / 3 + 0.4
+    assert rates[0] < 0.5
+    assert sum(rates[-5:]) / 5 > 0.9
+
+
+def test_a_batch_of_equal_rewards_pushes_nothing_where_advantages_are_centred(model_folder):
+    """Values of 0 and rewards of −1, as right after a shift of taste: alike for all, so nothing to prefer."""
+    batch = [make_trajectory(n, reward=-1.0) for n in range(4)]
+    same = {"value_updates": 0, "value_warmup": 0, "kl_coefficient": 0.0, "gae_alpha": 1e9}
+    centred = make_trainer(model_folder, with_settings(**same)).update(batch)
+    plain = make_trainer(model_folder, with_settings(**same, center_advantages=False)).update(batch)
+    assert centred["advantage/offset"] == pytest.approx(-1.0, abs=1e-3)
+    assert centred["policy/grad_norm"] < 1e-3 * plain["policy/grad_norm"]
