@@ -208,7 +208,8 @@ def _signals(connection: Connection, opened: dict[Episode, list[tuple[int, Gener
     about = sa.or_(
         feedback.c.inference_id.in_(inferences), feedback.c.episode_id.in_({episode for _, episode in opened})
     )
-    query = sa.select(feedback).where(about, feedback.c.retracted_at.is_(None))
+    # Locked until the release is committed, so that a retraction in between is not answered "removed".
+    query = sa.select(feedback).where(about, feedback.c.retracted_at.is_(None)).with_for_update()
     found: defaultdict[str, list[Signal]] = defaultdict(list)
     for row in connection.execute(query):
         found[row.inference_id or row.episode_id].append(_signal(row))

@@ -122,7 +122,9 @@ def _resolve(tickets: Sequence[Ticket], settle: "Callable[[asyncio.Future[Outcom
 def store_feedback(connection: Connection, submissions: Sequence[Submission], now: float) -> list[Outcome]:
     """Store `submissions` with their outbox rows in the caller's transaction; one outcome each, in order."""
     foreign = _foreign(connection, submissions)
-    rows = {index: _row(submission, now) for index, submission in enumerate(submissions) if index not in foreign}
+    # Strictly rising times: of two votes that are stored together, the one that came later is the latest.
+    times = [now + index * 1e-6 for index in range(len(submissions))]
+    rows = {index: _row(one, times[index]) for index, one in enumerate(submissions) if index not in foreign}
     stored = _insert(connection, list(rows.values()))
     enqueue(
         connection, FEEDBACK_TOPIC, [row["feedback_id"] for row in rows.values() if row["feedback_id"] in stored], now

@@ -50,7 +50,9 @@ def retract_feedback(
     """
     mine = (feedback.c.feedback_id == feedback_id, feedback.c.owner == owner)
     with engine.begin() as connection:
-        found = connection.execute(sa.select(feedback.c.status, feedback.c.retracted_at).where(*mine)).first()
+        # Locked, as the assembler locks what it releases (SQLite has one writer anyway): one of the two comes first.
+        query = sa.select(feedback.c.status, feedback.c.retracted_at).where(*mine).with_for_update()
+        found = connection.execute(query).first()
         if found is None:
             return None
         now = clock()

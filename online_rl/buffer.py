@@ -49,6 +49,14 @@ class Buffer:
         self._came[arrival.trajectory.trajectory_id] = now
         self._note(now)
 
+    def relocate(self, arrival: Arrival) -> None:
+        """A trajectory that waits here was sent again to a log that had lost it: there is its place from now on."""
+        name, identity = arrival.trajectory.trajectory_id, arrival.log_identity
+        self._arrivals = [
+            arrival if old.trajectory.trajectory_id == name and old.log_identity != identity else old
+            for old in self._arrivals
+        ]
+
     def __iter__(self) -> Iterator[Trajectory]:
         return (arrival.trajectory for arrival in self._arrivals)
 

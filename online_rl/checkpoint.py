@@ -132,7 +132,7 @@ class Checkpoints:
         return self._folder / f"u{update:06d}"
 
     def _list(self) -> list[Path]:
-        return sorted(self._folder.glob("u[0-9]*"))
+        return sorted(self._folder.glob("u[0-9]*"), key=lambda path: int(path.name[1:]))
 
 
 def _read(folder: Path) -> tuple[LearnerState, dict[str, Tensor]]:

@@ -180,7 +180,8 @@ class DriftMonitor:
         window = self._settings.recovery_window
         if shift is None or self._seen - shift.changed_index < window:
             return None
-        if fmean(self._rewards[-window:]) < RECOVERED * shift.before:
+        # For a level above 0 that is RECOVERED times the level; one below 0 may be missed by as much.
+        if fmean(self._rewards[-window:]) < shift.before - (1.0 - RECOVERED) * abs(shift.before):
             return None
         self._open = None
         return Recovery(

@@ -168,9 +168,12 @@ class LearnerLoop:
         found = [trajectory for _, trajectory in parsed if trajectory is not None]
         known = self._ledger.handled([trajectory.trajectory_id for trajectory in found]) if found else set()
         for record, trajectory in parsed:
-            if trajectory is not None and trajectory.trajectory_id not in known | self._buffer.ids:
+            if trajectory is not None and trajectory.trajectory_id not in known:
                 arrival = Arrival(trajectory, record.partition, record.offset, self._identity)
-                self._buffer.add(arrival, self._clock())
+                if trajectory.trajectory_id in self._buffer.ids:
+                    self._buffer.relocate(arrival)
+                else:
+                    self._buffer.add(arrival, self._clock())
             self._read[record.partition] = max(self._read.get(record.partition, 0), record.offset + 1)
         self._in_hand = []
 

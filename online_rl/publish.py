@@ -93,7 +93,8 @@ class Publisher:
 
         Adapters, probes and manifests stay, so any version with an adapter can be merged again.
         """
-        holding = sorted(path.parent for path in self._versions.glob("v[0-9]*/merged"))
+        found = (path.parent for path in self._versions.glob("v[0-9]*/merged"))
+        holding = sorted(found, key=lambda folder: int(folder.name[1:]))
         for folder in holding[:-keep]:
             if int(folder.name[1:]) not in in_use:
                 shutil.rmtree(folder / "merged")

@@ -1,5 +1,6 @@
 """The assembler's steps on both databases: stored once, joined whenever, released once."""
 
+import threading
 import zlib
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
+from feedback import assembler as assembler_module
 from feedback.assembler import Assembler
 from feedback.inbox import Submission, store_feedback
 from feedback.kafka_log import Record
@@ -223,6 +225,44 @@ def test_retracted_feedback_does_not_count(bench: Bench) -> None:
     assert found.metrics == {"reward": 1.0, "quality": 0.0}
     assert retract_feedback(bench.engine, second, "anonymous", bench.clock).effect == "too_late"  # type: ignore[union-attr]
     assert retract_feedback(bench.engine, second, "somebody", bench.clock) is None
+
+
+def test_a_retraction_during_a_release_is_told_the_truth(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between what the assembler reads and what it writes; both databases must let one of the two wait."""
+    bench.store(make_generation(at=1990.0))
+    given = bench.rate(1.0)
+    answers: list[Any] = []
+    retract = threading.Thread(
+        target=lambda: answers.append(retract_feedback(bench.engine, given, "anonymous", bench.clock))
+    )
+    original = assembler_module._signals
+
+    def read_then_wait(connection: sa.Connection, opened: Any) -> Any:
+        found = original(connection, opened)
+        retract.start()
+        retract.join(0.5)
+        return found
+
+    monkeypatch.setattr(assembler_module, "_signals", read_then_wait)
+    bench.assembler.join_new()
+    retract.join(20)
+    (answer,) = answers
+    assert len(bench.released()) == 1
+    assert answer.effect == "too_late"
+
+
+def test_of_two_votes_stored_together_the_later_one_counts(engine: Engine) -> None:
+    bench = Bench(engine)
+    bench.store(*(make_generation(f"inf{number}", at=1990.0) for number in range(8)))
+    votes = [
+        Submission(FeedbackIn(inference_id=f"inf{number}", value=value), value, "anonymous")
+        for number in range(8)
+        for value in (-1.0, 1.0)
+    ]
+    with engine.begin() as connection:
+        store_feedback(connection, votes, bench.clock())
+    bench.assembler.join_new()
+    assert [found.reward for found in bench.released()] == [1.0] * 8
 
 
 def test_trap_14_a_message_that_makes_no_sense_is_a_dead_letter_and_the_rest_goes_on(bench: Bench) -> None:

@@ -58,6 +58,12 @@ def test_recovery_is_counted_from_the_change():
     assert recovery.recovered_seconds == 3 + 60 + 29 - 1
 
 
+def test_a_recovery_below_zero_is_seen_where_the_old_level_is_reached():
+    rewards = [-0.3] * 100 + [-1.0] * 60 + [-0.3] * 60
+    _, recovery = watch(rewards)
+    assert isinstance(recovery, Recovery)
+
+
 def test_the_residual_finds_a_shift_that_the_reward_hides():
     rng = np.random.default_rng(0)
     monitor = DriftMonitor(DriftSettings())

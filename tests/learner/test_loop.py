@@ -209,6 +209,22 @@ def test_an_emptied_log_is_read_again_and_nothing_trains_twice(tmp_path, model_f
     assert restarted.column(TRAINED) == ids(*range(12))
 
 
+def test_what_waits_while_the_log_is_emptied_is_not_lost_to_a_kill_after_the_next_update(tmp_path, model_folder):
+    """It is sent again and skipped, because it waits; a restart must still find it."""
+    log = FakeLog()
+    log.append(*make_trajectories(10))
+    service = make_service(tmp_path, model_folder, log)
+    assert service.loop.round()
+    log.empty()
+    log.append(*make_trajectories(6, start=4))
+    assert service.loop.round()
+    assert service.column(TRAINED) == ids(*range(8))
+    log.append(*make_trajectories(2, start=10))
+    restarted = make_service(tmp_path, model_folder, log)
+    assert restarted.loop.round()
+    assert restarted.column(TRAINED) == ids(*range(12))
+
+
 def test_a_log_that_is_away_is_asked_again(tmp_path, model_folder):
     log = FakeLog()
     log.append(*make_trajectories(4))
