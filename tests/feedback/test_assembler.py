@@ -227,10 +227,15 @@ def test_retracted_feedback_does_not_count(bench: Bench) -> None:
     assert retract_feedback(bench.engine, second, "somebody", bench.clock) is None
 
 
-def test_a_retraction_during_a_release_is_told_the_truth(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retraction_during_a_release_is_told_the_truth(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes between what the assembler reads and what it writes; both databases must let one of the two wait."""
+    metrics = {"reward": MetricSettings(), "quality": MetricSettings()}
+    bench = Bench(engine, FeedbackSettings(metrics=metrics, wait_seconds=100, episode_idle_seconds=300))
     bench.store(make_generation(at=1990.0))
     given = bench.rate(1.0)
+    bench.assembler.join_new()
+    assert bench.statuses() == ["joined"]  # it waits for the other metric, until its time is over
+    bench.clock.now += 500
     answers: list[Any] = []
     retract = threading.Thread(
         target=lambda: answers.append(retract_feedback(bench.engine, given, "anonymous", bench.clock))
@@ -244,7 +249,7 @@ def test_a_retraction_during_a_release_is_told_the_truth(bench: Bench, monkeypat
         return found
 
     monkeypatch.setattr(assembler_module, "_signals", read_then_wait)
-    bench.assembler.join_new()
+    bench.assembler.release_due()
     retract.join(20)
     (answer,) = answers
     assert len(bench.released()) == 1
