@@ -15,6 +15,17 @@ MAX_ATTRIBUTE = 256
 MAX_TAGS = 16
 
 
+ID_RULE = f"1 to {MAX_ATTRIBUTE} printable characters"
+
+
+class InvalidBody(ValueError):
+    """A field of the body that the client must correct."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class InvalidHeader(ValueError):
     """A header that the client must correct. The message names it."""
 
@@ -51,13 +62,14 @@ class RequestContext:
     def take_body(self, request: Any) -> None:
         """Note what the request's body says: `user`, `metadata.episode_id`, `metadata.group_id`, its own request id.
 
-        `request` is one of the engine's request objects (chat, completion, response, message). Headers win.
+        `request` is one of the engine's request objects (chat, completion, response, message). Headers win. Raises
+        InvalidBody for an id that could not be kept as it is: cut off, two episodes would become one.
         """
         extra: Mapping[str, Any] = getattr(request, "model_extra", None) or {}
         metadata = getattr(request, "metadata", None) or extra.get("metadata")
         if isinstance(metadata, Mapping):
-            self.episode_id = self.episode_id or _short_text(metadata.get("episode_id"))
-            self.group_id = self.group_id or _short_text(metadata.get("group_id"))
+            self.episode_id = self.episode_id or _id_in_body(metadata, "episode_id")
+            self.group_id = self.group_id or _id_in_body(metadata, "group_id")
             self.user_id = self.user_id or _short_text(metadata.get("user_id"))
         self.user_id = self.user_id or _short_text(getattr(request, "user", None))
         if self.client_request_id is None and "request_id" in getattr(request, "model_fields_set", ()):
@@ -89,6 +101,28 @@ class RequestContext:
             self.holds.pop()()
 
 
+def is_id(text: str) -> bool:
+    """Whether `text` can be an episode's or a group's id: short, and of characters that a header can give back."""
+    return 0 < len(text) <= MAX_ATTRIBUTE and text.isprintable()
+
+
+def _id_in_body(metadata: Mapping[str, Any], name: str) -> str | None:
+    value = metadata.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not is_id(value):
+        raise InvalidBody(f"metadata.{name}", f"metadata.{name} must be a text of {ID_RULE}")
+    return value
+
+
+def decode_header(value: bytes) -> str:
+    """Clients send UTF-8 or Latin-1; an id must come out as the same text that JSON would carry."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 def _short_text(value: Any) -> str | None:
     return value[:MAX_ATTRIBUTE] if isinstance(value, str) and value else None
 
@@ -97,11 +131,10 @@ def read_headers(context: RequestContext, headers: Mapping[str, str]) -> None:
     """Fill `context` from `headers` (lower-case names). Raises InvalidHeader."""
     context.client_request_id = _short_text(headers.get("x-request-id"))
     context.user_id = _short_text(headers.get("x-user-id"))
-    context.group_id = _short_text(headers.get("x-group-id"))
-    episode = headers.get("x-episode-id")
-    if episode is not None and not 0 < len(episode) <= MAX_ATTRIBUTE:
-        raise InvalidHeader(f"x-episode-id must have 1 to {MAX_ATTRIBUTE} characters")
-    context.episode_id = episode
+    for name in ("x-episode-id", "x-group-id"):
+        if name in headers and not is_id(headers[name]):
+            raise InvalidHeader(f"{name} must be a text of {ID_RULE}")
+    context.episode_id, context.group_id = headers.get("x-episode-id"), headers.get("x-group-id")
     train = headers.get("x-train", "true").strip().lower()
     if train not in ("true", "false"):
         raise InvalidHeader("x-train must be `true` or `false`")

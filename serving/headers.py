@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from serving.auth import ANONYMOUS, ASGIApp, Message, Receive, Scope, Send, send_error
-from serving.context import InvalidHeader, RequestContext, current_request, read_headers
+from serving.context import InvalidHeader, RequestContext, current_request, decode_header, read_headers
 from serving.inference_ids import InferenceIds
 
 
@@ -52,7 +52,7 @@ class RequestMiddleware:
             api_key_id=scope.get("state", {}).get("api_key_id", ANONYMOUS),
         )
         try:
-            read_headers(context, {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]})
+            read_headers(context, {key.decode("latin-1"): decode_header(value) for key, value in scope["headers"]})
         except InvalidHeader as error:
             await send_error(send, 422, str(error), "invalid_request_error", "invalid_header")
             return

@@ -35,6 +35,8 @@ class VersionRegistry(Protocol):
         metrics: Mapping[str, float] | None = None,
     ) -> PolicyVersion: ...
 
+    def roll_back(self, to: int, *, reason: str) -> PolicyVersion: ...
+
 
 class Rollouts:
     """Steps of the deployer. `step` does at most one thing and says what."""
@@ -105,7 +107,12 @@ class Rollouts:
         return f"version {rollout['version']} is {state}" + (f": {reason}" if reason else "")
 
     def _reconcile(self, live: int) -> str | None:
-        """Whatever was promoted or rolled back by hand reaches the replicas here."""
+        """What was promoted or rolled back by hand reaches the replicas here, and is undone where one refuses it."""
+        for row in self._alive():
+            if row["refused_version"] == live and row["actual_version"] not in (None, live):
+                reason = f"a replica refused version {live}: {row['detail']}"
+                live = self._registry.roll_back(row["actual_version"], reason=reason[:2000]).version
+                break
         with self._reader.connect() as connection:
             others = connection.scalar(
                 sa.select(sa.func.count()).select_from(replicas).where(replicas.c.assigned_version != live)

@@ -17,11 +17,12 @@ from serving.aliases import UnknownModel, parse_alias
 from serving.artifact import ADAPTER, MERGED, Artifact, BaseModel, base_artifact, verify_artifact
 from serving.auth import ApiKeyMiddleware, ASGIApp
 from serving.capture import Capture, enter_gate
-from serving.context import RequestContext, current_request
+from serving.context import InvalidBody, RequestContext, current_request
 from serving.gate import Gate
 from serving.headers import RequestMiddleware
 from serving.inference_ids import InferenceIds
 from serving.metrics import RequestCounts, ServingCollector, Snapshot
+from serving.refusal import Refusal, unknown_model
 from serving.replica import Assignments, Replica, Versions
 from serving.replica_store import ReplicaCounts
 from serving.routes import RouteShim, is_inference, scope_for
@@ -168,22 +169,25 @@ class PolicyService:
     def _keep(self, generation: Generation) -> None:
         self._parts.spool.put(generation.key, generation.model_dump_json().encode())
 
-    async def _before_request(self, request: Any) -> str | None:
-        """Resolve the model's alias for a parsed request; a text refuses it."""
+    async def _before_request(self, request: Any) -> Refusal | None:
+        """Take in a parsed request and resolve its model's alias, or say why not."""
         context = current_request.get()
         if context is None:
             return None
-        context.take_body(request)
+        try:
+            context.take_body(request)
+        except InvalidBody as error:
+            return Refusal(str(error), error.param)
         name = self._parts.serving.model_name
         try:
             version = parse_alias(request.model, name)
         except UnknownModel as error:
-            return str(error)
+            return unknown_model(str(error))
         await enter_gate(context, self._gate)
         held = self._swap.hold(version)
         if held is None:
             servable = ", ".join(f"{name}@v{artifact.version}" for artifact in self._swap.servable())
-            return f"The model `{request.model}` is not loaded here. Servable now: `{name}`, {servable}."
+            return unknown_model(f"The model `{request.model}` is not loaded here. Servable now: `{name}`, {servable}.")
         request.model, give_back = held
         if give_back is not None:
             context.holds.append(give_back)

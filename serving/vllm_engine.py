@@ -14,6 +14,7 @@ from typing import Any
 
 from serving import engine_wait
 from serving.capture import SampledSoFar
+from serving.refusal import Refusal
 
 GIB = 1 << 30
 _INTERNALS = ("request_states", "external_req_ids")
@@ -202,14 +203,12 @@ class VllmEngine:
                 return starts[0][0]
         return None
 
-    def observe_requests(self, app: Any, before: Callable[[Any], Awaitable[str | None]]) -> None:
+    def observe_requests(self, app: Any, before: Callable[[Any], Awaitable[Refusal | None]]) -> None:
         """Have `before(request)` see each parsed request of the generating routes, before the engine's handler.
 
-        It may change the request's model; a text it returns refuses the request: 404 in vLLM's shape. The route
+        It may change the request's model, or refuse the request, which is answered in vLLM's shape. The route
         ``/v1/responses`` takes the response's id from the body, not from the header as the others do.
         """
-        from http import HTTPStatus
-
         for attribute, method in (
             ("openai_serving_chat", "create_chat_completion"),
             ("openai_serving_completion", "create_completion"),
@@ -229,7 +228,7 @@ class VllmEngine:
                     refusal = await before(request)
                     if refusal is not None:
                         return handler.create_error_response(
-                            refusal, err_type="NotFoundError", status_code=HTTPStatus.NOT_FOUND, param="model"
+                            refusal.message, err_type=refusal.kind, status_code=refusal.status, param=refusal.param
                         )
                     if names_itself and raw_request is not None:
                         request.request_id = f"resp_{raw_request.headers['x-request-id']}"

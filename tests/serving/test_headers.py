@@ -1,11 +1,12 @@
 """The middleware: ids, held headers, and that nothing but the start is held."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from serving.context import RequestContext, current_request, parse_tags
+from serving.context import InvalidBody, RequestContext, current_request, decode_header, parse_tags
 from serving.headers import RequestMiddleware
 from serving.inference_ids import InferenceIds
 from serving.routes import RouteShim, is_inference, scope_for
@@ -108,13 +109,30 @@ async def test_the_engine_sees_our_id_and_never_the_client_s():
 
 @pytest.mark.parametrize(
     ("headers", "name"),
-    [({"x_train": "maybe"}, "x-train"), ({"x_episode_id": ""}, "x-episode-id"), ({"x_tags": "a"}, "x-tags")],
+    [
+        ({"x_train": "maybe"}, "x-train"),
+        ({"x_episode_id": ""}, "x-episode-id"),
+        ({"x_group_id": "g" * 257}, "x-group-id"),
+        ({"x_tags": "a"}, "x-tags"),
+    ],
 )
 async def test_a_malformed_header_is_refused_by_name(headers: dict[str, str], name: str):
     exchange = Exchange(answering)
     await exchange.run(**headers)
     assert exchange.sent[0]["status"] == 422
     assert name.encode() in exchange.sent[1]["body"]
+
+
+def test_an_episode_id_is_the_same_text_in_a_header_and_in_a_body():
+    assert decode_header("café".encode()) == decode_header("café".encode("latin-1")) == "café"
+
+
+@pytest.mark.parametrize("value", ["e" * 257, "a\nb", "\ud800", 7])
+def test_an_id_in_the_body_that_cannot_be_kept_is_refused_by_name(value: object):
+    context = RequestContext("i" * 32, 0.0)
+    with pytest.raises(InvalidBody, match=r"metadata\.episode_id") as caught:
+        context.take_body(SimpleNamespace(metadata={"episode_id": value}, model_fields_set=()))
+    assert caught.value.param == "metadata.episode_id"
 
 
 async def test_a_refused_request_names_no_inference():

@@ -140,6 +140,24 @@ def test_a_rollback_by_hand_reaches_the_replicas(world: World):
     assert world.stores["policy-0"].assigned_version() == 0
 
 
+def test_what_is_made_live_by_hand_and_refused_is_undone(world: World):
+    """Its merged weights may be gone. A replica that starts again must find a live version that it can load."""
+    for version in (1, 2):
+        world.candidate(version)
+        world.steps()
+        world.report(version)
+        world.steps()
+    world.registry.roll_back(1, reason="worse")
+    world.steps()
+    assert world.stores["policy-0"].assigned_version() == 1
+    world.report(2, refused_version=1, detail="merged/ is missing")
+    world.steps()
+    assert world.state(2) is VersionState.LIVE
+    assert world.state(1) is VersionState.ROLLED_BACK
+    assert "merged/ is missing" in (world.registry.get(1).reason or "")
+    assert world.stores["policy-0"].assigned_version() == 2
+
+
 @pytest.mark.parametrize("by_hand", ["roll back", "promote"])
 def test_what_is_made_live_by_hand_during_a_rollout_stays(world: World, by_hand: str):
     world.candidate(1)
