@@ -132,7 +132,7 @@ class Segments:
         """When the newest record was written, Unix seconds; 0 where there is none."""
         with self._lock:
             written = [number for number, size in self._sizes.items() if size]
-        return max((self._path(number).stat().st_mtime for number in written), default=0.0)
+        return self._path(max(written)).stat().st_mtime if written else 0.0
 
     def read(self, position: Position, *, records: int, size: int) -> list[Stored]:
         """At most `records` records and about `size` bytes from `position` on; empty when there is none yet."""

@@ -22,14 +22,9 @@ from benchmarks.learner.side import (
 from online_rl.adam import NamedAdam
 from online_rl.base_model import load_base
 from online_rl.batch import Batch, make_batch
+from online_rl.objectives.ppo import ppo_loss
 from online_rl.policy_model import PolicyModel
-
-
-def clipped_loss(policy: torch.Tensor, behavior: torch.Tensor, advantages: torch.Tensor, total: int) -> torch.Tensor:
-    """GRPO's, a mean over the batch's tokens. ``[T]`` each; returns a scalar."""
-    ratio = (policy - behavior).exp()
-    clipped = ratio.clamp(1 - EPSILON_LOW, 1 + EPSILON_HIGH)
-    return -torch.minimum(ratio * advantages, clipped * advantages).sum() / total
+from online_rl.trainer import objective_inputs
 
 
 def run_ours(folder: Path, dtype: torch.dtype, batch_size: int, micro_batch: int, steps: int, warm_up: int) -> Measured:
@@ -47,10 +42,9 @@ def run_ours(folder: Path, dtype: torch.dtype, batch_size: int, micro_batch: int
         adam.zero_grad()
         total = 0.0
         for part in batch.packs:
-            assert part.behavior_logprobs is not None
             each = advantages[list(part.pack.members)].repeat_interleave(part.pack.lengths)
-            logprobs = policy.score(part.pack).logprobs
-            loss = clipped_loss(logprobs, part.behavior_logprobs, each, batch.total_tokens)
+            inputs = objective_inputs(part, policy.score(part.pack).logprobs, each, batch)
+            loss, _ = ppo_loss(inputs, clip_low=EPSILON_LOW, clip_high=EPSILON_HIGH)
             loss.backward()
             total += loss.item()
         norm = adam.clip(MAX_GRAD_NORM)
