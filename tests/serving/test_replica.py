@@ -146,6 +146,19 @@ async def test_a_replica_that_cannot_go_back_says_that_it_is_unusable(world: Wor
     await world.until(lambda: world.last.state == "failed")
 
 
+async def test_an_engine_that_refuses_a_verb_ends_the_replica_and_not_the_delivery_in_silence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def refuse() -> None:
+        raise RuntimeError("the engine does not pause")
+
+    monkeypatch.setattr(world.engine, "pause", refuse)
+    world.rows.assigned = 1
+    await world.until(lambda: world.last.state == "failed")
+    assert world.replica.unusable is not None
+    assert "does not pause" in world.last.detail
+
+
 async def test_heartbeats_go_on_during_a_long_delivery(world: World):
     released = asyncio.Event()
     original = world.engine.reload_weights

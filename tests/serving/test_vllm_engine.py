@@ -121,6 +121,15 @@ async def test_versions_side_by_side_are_proved_and_a_false_one_is_taken_out(
     assert len(engine._adapters) == 2
 
 
+async def test_an_adapter_loaded_before_there_are_routes_is_routable(engine: VllmEngine, versions: list[Version]):
+    """A replica that starts again loads the live adapter first; its requests must not be answered 404."""
+    await engine.add_adapter("policy@v99", versions[0].folder / "adapter")
+    await engine.build_app()
+    assert "policy@v99" in engine.routable()
+    await engine.remove_adapter("policy@v99")
+    assert "policy@v99" not in engine.routable()
+
+
 def _exchanged(probe: Probe) -> Probe:
     """A probe that takes the parent for the version."""
     return probe.model_copy(update={"logprobs": probe.parent_logprobs, "parent_logprobs": probe.logprobs})
