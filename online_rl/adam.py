@@ -28,6 +28,18 @@ class NamedAdam:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
 
+    @torch.no_grad()
+    def draw(self, targets: Mapping[str, Tensor], kept: float) -> None:
+        """Move the parameters named in `targets` towards them, so that the share `kept` of the distance is left."""
+        for name, target in targets.items():
+            master = self._masters[name]
+            master.lerp_(target.to(master), 1.0 - kept)
+        self._round()
+
+    def forget_moments(self) -> None:
+        """Begin both moments and the step count anew."""
+        self._optimizer.state.clear()
+
     def zero_grad(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 

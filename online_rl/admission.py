@@ -23,6 +23,7 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     UPDATE_FAILED = "update_failed"
     DIVERGED = "diverged"
+    BEFORE_SHIFT = "before_shift"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,22 @@ class AdmissionRules:
 
 
 def find_refusal(
-    trajectory: Trajectory, rules: AdmissionRules, *, current_version: int, rejected_versions: Collection[int] = ()
+    trajectory: Trajectory,
+    rules: AdmissionRules,
+    *,
+    current_version: int,
+    rejected_versions: Collection[int] = (),
+    rated_since: float = -math.inf,
 ) -> Refusal | None:
     """None where `trajectory` may train, else why not.
 
     `current_version` is the newest version that is, or is about to be, live. Tokens of a version whose delivery
-    failed its proof (`rejected_versions`) were sampled by unknown weights and never train.
+    failed its proof (`rejected_versions`) were sampled by unknown weights and never train. What was rated before
+    `rated_since` (Unix seconds) teaches a taste that is gone.
     """
+    if trajectory.rated_at < rated_since:
+        detail = f"rated {rated_since - trajectory.rated_at:.1f} s before the change of taste; see response.drop_older"
+        return Refusal(Reason.BEFORE_SHIFT, detail)
     if len(trajectory.token_ids) > rules.max_tokens:
         detail = f"token_ids has {len(trajectory.token_ids)} tokens, learner.max_tokens is {rules.max_tokens}"
         return Refusal(Reason.TOO_LONG, detail)

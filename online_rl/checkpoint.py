@@ -9,22 +9,25 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from online_rl.baselines import BaselineState
 from online_rl.divergence import GuardState
-from online_rl.drift import DriftEvent, DriftState
+from online_rl.drift import DriftState, Recovery, Shift
 from online_rl.durable_files import disk_errors, finish_folder, hash_folder, start_folder
+from online_rl.reaction import Reaction
 
 logger = logging.getLogger(__name__)
 
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MANIFEST = "manifest.json"
+DriftEvent = Annotated[Shift | Recovery | Reaction, Field(discriminator="kind")]
 UNREADABLE = (OSError, ValueError, SafetensorError, ValidationError)
 
 
@@ -68,7 +71,11 @@ class LearnerState(BaseModel):
     guard: GuardState = GuardState()
     drift: DriftState = DriftState()
     drift_events: tuple[DriftEvent, ...] = ()
-    """What this update's trajectories revealed."""
+    """What this update's trajectories revealed, and what was done about it."""
+    shift: Shift | None = None
+    """Found, and not reacted to yet."""
+    reaction: Reaction | None = None
+    """That runs."""
 
 
 class _Manifest(BaseModel):

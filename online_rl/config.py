@@ -27,7 +27,7 @@ from sqlalchemy.exc import ArgumentError
 
 from feedback.settings import DatabaseSettings, FeedbackSettings, KafkaSettings
 from online_rl.service.settings import ClusterSettings
-from online_rl.settings import DriftSettings, LearnerSettings
+from online_rl.settings import DriftSettings, LearnerSettings, ResponseSettings
 from serving.settings import AuthSettings, ServingSettings, SwapSettings
 
 CONFIG_FILE = "online_rl.toml"
@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     feedback: FeedbackSettings = FeedbackSettings()
     learner: LearnerSettings = LearnerSettings()
     drift: DriftSettings = DriftSettings()
+    response: ResponseSettings = ResponseSettings()
     cluster: ClusterSettings = ClusterSettings()
 
     @classmethod

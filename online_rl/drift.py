@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from online_rl.settings import DriftSettings
 
@@ -59,9 +59,6 @@ class Recovery(BaseModel):
     recovered_after: int
     """Trajectories from the change to the recovery."""
     recovered_seconds: float
-
-
-DriftEvent = Annotated[Shift | Recovery, Field(discriminator="kind")]
 
 
 class OpenShift(BaseModel):
@@ -115,6 +112,16 @@ class DriftMonitor:
             open_shift=self._open,
         )
 
+    @property
+    def rewards_since_shift(self) -> list[float]:
+        """The rewards after the one that revealed the last shift; the newest `WINDOW` of them."""
+        return self._rewards[len(self._rewards) - self._fresh :]
+
+    @property
+    def lowest_reward(self) -> float:
+        """Of the rewards that are remembered. Raises ValueError where there is none."""
+        return min(self._rewards)
+
     def observe(self, reward: float, residual: float | None, at: float) -> list[Shift | Recovery]:
         """One rated trajectory: its reward, reward minus the value expected (None while the value model warms up),
         and when it was rated (Unix seconds)."""
@@ -140,10 +147,16 @@ class DriftMonitor:
             # A value model that learns to expect more lowers the residual too, but not below zero.
             if not self._counts(fall) or (fall is not None and fall.after > -self._settings.delta):
                 return None
+            assert fall is not None
+            # Or the values learn to expect more in the same window: the most likely fall of the residual is then not
+            # where users changed their mind, and the reward did not fall there.
+            split = len(self._rewards) - fall.since
+            if self._level_before(split) - fmean(self._rewards[split:]) < self._settings.delta:
+                return None
         assert fall is not None
         # In terms of the reward, whichever stream showed it.
         split = len(self._rewards) - fall.since
-        before = fmean(self._rewards[max(0, split - self._settings.recovery_window) : split])
+        before = self._level_before(split)
         self._open = OpenShift(
             stream=stream,
             trajectories=self._seen,
@@ -167,6 +180,9 @@ class DriftMonitor:
             after=fmean(self._rewards[split:]),
             evidence=evidence,
         )
+
+    def _level_before(self, split: int) -> float:
+        return fmean(self._rewards[max(0, split - self._settings.recovery_window) : split])
 
     def _counts(self, fall: "Fall | None") -> bool:
         return (

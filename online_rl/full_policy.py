@@ -42,6 +42,9 @@ class FullPolicy(Policy):
     def parameters(self) -> dict[str, nn.Parameter]:
         return self._trained
 
+    def base_parameters(self) -> dict[str, Tensor]:
+        return dict(self.base_weights())
+
     def layers(self) -> dict[str, Tensor]:
         return dict(self._trained)
 

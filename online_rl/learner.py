@@ -76,6 +76,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
             drift=DriftMonitor(settings.drift, restored.drift if restored else None),
             bury=lambda record, reason: bury_message(engine, record, reason),
             settings=settings.learner,
+            response=settings.response,
             keep_versions=settings.swap.keep_versions,
             restored=restored,
             pretrained_value=pretrained,

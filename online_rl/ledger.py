@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from online_rl.drift import Recovery, Shift
+from online_rl.reaction import Reaction
 from online_rl.tables import drift_events, drops, trainings, updates
 
 
@@ -47,8 +48,8 @@ class Ledger:
             with self._engine.begin() as connection:
                 _insert_missing(connection, drops, rows)
 
-    def record_drift(self, event: Shift | Recovery, *, version: int, update: int) -> None:
-        """A shift is a new row; a recovery completes the row of its shift."""
+    def record_drift(self, event: Shift | Recovery | Reaction, *, version: int, update: int) -> None:
+        """A shift is a new row; a recovery and a reaction, begun or ended, complete the row of their shift."""
         this = (drift_events.c.stream == event.stream) & (drift_events.c.trajectories == event.trajectories)
         with self._engine.begin() as connection:
             if isinstance(event, Recovery):
@@ -58,6 +59,9 @@ class Ledger:
                     "recovered_seconds": event.recovered_seconds,
                 }
                 connection.execute(sa.update(drift_events).where(this).values(found))
+            elif isinstance(event, Reaction):
+                done = event.model_dump(exclude={"kind", "stream", "trajectories"})
+                connection.execute(sa.update(drift_events).where(this).values(reaction=done))
             elif connection.execute(sa.select(drift_events.c.id).where(this)).first() is None:
                 connection.execute(
                     sa.insert(drift_events).values(

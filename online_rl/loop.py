@@ -15,6 +15,7 @@ One thread, one batch at a time. What makes a trajectory train exactly once in e
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -25,13 +26,14 @@ from pydantic import ValidationError
 from feedback.schemas import Trajectory
 from online_rl.admission import AdmissionRules, Reason, find_refusal
 from online_rl.buffer import Arrival, Buffer
-from online_rl.checkpoint import CheckpointError, Checkpoints, LearnerState
+from online_rl.checkpoint import CheckpointError, Checkpoints, DriftEvent, LearnerState
 from online_rl.divergence import GuardState, find_excess, follow, has_diverged
-from online_rl.drift import DriftEvent, DriftMonitor
+from online_rl.drift import DriftMonitor, Recovery, Shift
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher
+from online_rl.reaction import Reaction, end_reaction, plan_reaction
 from online_rl.registry import Registry
-from online_rl.settings import LearnerSettings
+from online_rl.settings import LearnerSettings, ResponseSettings
 from online_rl.trainer import Counters, Trainer, UpdateFailed
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class LearnerLoop:
         drift: DriftMonitor,
         bury: BuryMessage,
         settings: LearnerSettings,
+        response: ResponseSettings,
         keep_versions: int,
         restored: LearnerState | None = None,
         pretrained_value: str | None = None,
@@ -96,6 +99,9 @@ class LearnerLoop:
         self._drift = drift
         self._bury = bury
         self._settings = settings
+        self._response = response
+        self._shift = None if restored is None else restored.shift
+        self._reaction = None if restored is None else restored.reaction
         self._keep_versions = keep_versions
         self._clock = clock
         self._buffer = Buffer(
@@ -191,8 +197,16 @@ class LearnerLoop:
     def _next_batch(self, version: int) -> list[Trajectory] | None:
         """Drop what may not train (any more), and take a batch where one is due."""
         rejected = self._registry.rejected() if len(self._buffer) else frozenset[int]()
+        reaction = self._reaction
+        rated_since = reaction.since if reaction is not None and reaction.drop_older else -math.inf
         for trajectory in self._buffer:
-            refusal = find_refusal(trajectory, self._rules, current_version=version, rejected_versions=rejected)
+            refusal = find_refusal(
+                trajectory,
+                self._rules,
+                current_version=version,
+                rejected_versions=rejected,
+                rated_since=rated_since,
+            )
             if refusal is not None:
                 logger.info("trajectory %s is dropped: %s", trajectory.trajectory_id, refusal.detail)
                 self._due_drops[trajectory.trajectory_id] = refusal.reason
@@ -208,7 +222,8 @@ class LearnerLoop:
             self._save(version, {})
         metrics: dict[str, float] | None = None
         try:
-            metrics = self._trainer.update(batch, current_version=version)
+            value_updates = None if self._reaction is None else self._reaction.value_updates
+            metrics = self._trainer.update(batch, current_version=version, value_updates=value_updates)
             excess = find_excess(metrics, self._settings)
         except UpdateFailed as error:
             excess = str(error)
@@ -225,12 +240,42 @@ class LearnerLoop:
             return
         if excess is not None:
             logger.warning("update %d is out of bounds (%d in a row): %s", self.updates, self._guard.streak, excess)
-        events = [
+        found = [
             event
             for trajectory, residual in zip(batch, self._trainer.residuals, strict=True)
             for event in self._drift.observe(trajectory.reward, residual, trajectory.rated_at)
         ]
+        events = [*found, *self._react(found)]
         self._save(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
+
+    def _react(self, found: Sequence[Shift | Recovery]) -> list[Reaction]:
+        """End the reaction that runs, where it is time; begin one where a shift is confirmed and none runs."""
+        changed: list[Reaction] = []
+        for event in found:
+            self._shift = event if isinstance(event, Shift) and self._response.enabled else None
+        recovery = next((event for event in found if isinstance(event, Recovery)), None)
+        if self._reaction is not None and (ended := end_reaction(self._reaction, self.updates, recovery)) is not None:
+            self._reaction = None
+            changed.append(ended)
+        if self._reaction is None and self._shift is not None and (reaction := self._plan(self._shift)) is not None:
+            self._reaction, self._shift = reaction, None
+            self._trainer.take_back(reaction.kept)
+            if reaction.fresh_moments:
+                self._trainer.forget_moments()
+            # What is served now was made for the old taste.
+            self._publish_at_once = True
+            changed.append(reaction)
+        return changed
+
+    def _plan(self, shift: Shift) -> Reaction | None:
+        return plan_reaction(
+            shift,
+            self._drift.rewards_since_shift,
+            self._drift.lowest_reward,
+            self.updates,
+            self._settings.value_updates,
+            self._response,
+        )
 
     def _roll_back(self, excess: str, measured: int, batch: Sequence[Trajectory], version: int) -> bool:
         """Go on from the last good checkpoint, as an update of its own that trained on nothing; False if it is damaged.
@@ -289,6 +334,8 @@ class LearnerLoop:
             guard=self._guard,
             drift=self._drift.state,
             drift_events=tuple(events),
+            shift=self._shift,
+            reaction=self._reaction,
         )
         self._checkpoints.save(state, self._trainer.tensors())
         self._unrecorded = state

@@ -107,6 +107,10 @@ class Policy(ABC):
         """The trained parameters by name, in a fixed order."""
 
     @abstractmethod
+    def base_parameters(self) -> dict[str, Tensor]:
+        """Where in `parameters` the policy is the base model; a parameter that is left out may be anywhere."""
+
+    @abstractmethod
     def layers(self) -> dict[str, Tensor]:
         """The weights that a version replaces, by their name in the base model; the tensors in use."""
 
@@ -155,6 +159,10 @@ class PolicyModel(Policy):
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {name: parameter for name, parameter in self.peft.named_parameters() if parameter.requires_grad}
+
+    def base_parameters(self) -> dict[str, Tensor]:
+        """B = 0 makes ``s · B A`` nothing, whatever A is; and the change is linear in B."""
+        return {name: torch.zeros_like(p) for name, p in self.parameters().items() if ".lora_B." in name}
 
     def layers(self) -> dict[str, Tensor]:
         return {name: weight for name, weight, *_ in self.adapted_weights()}

@@ -1,4 +1,4 @@
-"""Settings of the learner and of drift detection."""
+"""Settings of the learner, of drift detection and of the response to drift."""
 
 from typing import Annotated, Literal, Self
 
@@ -184,3 +184,25 @@ class DriftSettings(BaseModel):
     """Rewards needed before a shift can be seen, and after one before the next."""
     recovery_window: Annotated[int, Field(ge=1)] = 32
     """Rewards in the moving average that recovery is measured on."""
+
+
+class ResponseSettings(BaseModel):
+    """What the learner does about a shift of taste. It is bounded, and ends by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    enabled: bool = True
+    """React to a shift; without, shifts are recorded only."""
+    confirm: Annotated[int, Field(ge=1)] = 16
+    """Rewards after a shift was found that say what the policy still earns; the reaction begins behind them."""
+    updates: Annotated[int, Field(ge=1)] = 8
+    """Policy updates that a reaction lasts at most; it ends sooner where the reward is back."""
+    least_kept: Fraction = 0.0
+    """Least share of the learned change that stays; 1: all of it. What stays is the share of the reward that the policy
+    still earns."""
+    fresh_moments: bool = True
+    """Let the optimisers forget their moments, which still point to the old taste."""
+    value_factor: Annotated[int, Field(ge=1)] = 2
+    """Times `learner.value_updates` while the reaction runs."""
+    drop_older: bool = True
+    """Drop what was rated before the change and waits for training."""

@@ -82,6 +82,8 @@ drift_events = sa.Table(
     sa.Column("recovered_at", sa.Double, nullable=True),
     sa.Column("recovered_after", sa.Integer, nullable=True),
     sa.Column("recovered_seconds", sa.Double, nullable=True),
+    # What the learner did about it (`online_rl.reaction.Reaction`).
+    sa.Column("reaction", sa.JSON, nullable=True),
     sa.UniqueConstraint("stream", "trajectories", name="drift_events_once"),
 )
 

@@ -78,20 +78,27 @@ class Trainer:
                 self.value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=decay
             )
 
-    def update(self, trajectories: Sequence[Trajectory], *, current_version: int = 0) -> dict[str, float]:
-        """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed."""
+    def update(
+        self, trajectories: Sequence[Trajectory], *, current_version: int = 0, value_updates: int | None = None
+    ) -> dict[str, float]:
+        """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed.
+
+        `value_updates` is K of this update, `learner.value_updates` where it is not given.
+        """
         saved = {name: tensor.clone() for name, tensor in self.tensors().items()}
         counters = Counters(**vars(self.counters))
         baseline = self.baseline_state()
         try:
-            return self._update(trajectories, current_version)
+            return self._update(trajectories, current_version, value_updates)
         except UpdateFailed:
             self.load(saved)
             self.counters = counters
             self.load_baseline(baseline)
             raise
 
-    def _update(self, trajectories: Sequence[Trajectory], current_version: int) -> dict[str, float]:
+    def _update(
+        self, trajectories: Sequence[Trajectory], current_version: int, value_updates: int | None
+    ) -> dict[str, float]:
         started = time.perf_counter()
         batch = make_batch(
             trajectories,
@@ -100,7 +107,7 @@ class Trainer:
             device=self.policy.device,
             observations=self.settings.gae == "plain" and self.value is not None,
         )
-        advantages, value_metrics = self._estimate_advantages(batch, trajectories)
+        advantages, value_metrics = self._estimate_advantages(batch, trajectories, value_updates)
         middle = time.perf_counter()
         policy_metrics = self._update_policy(batch, advantages)
         self.counters.updates += 1
@@ -116,11 +123,13 @@ class Trainer:
         return described | value_metrics | policy_metrics | seconds
 
     def _estimate_advantages(
-        self, batch: Batch, trajectories: Sequence[Trajectory]
+        self, batch: Batch, trajectories: Sequence[Trajectory], value_updates: int | None
     ) -> tuple[list[Tensor], dict[str, float]]:
         """``[T]`` of each pack: by the value model, which learns first, or against the baseline of the whole batch."""
         if self.baseline is None:
-            values, metrics = self._update_value(batch)
+            values, metrics = self._update_value(
+                batch, self.settings.value_updates if value_updates is None else value_updates
+            )
             pairs = zip(batch.packs, values, strict=True)
             advantages = [estimate_gae(part, found, self.settings) for part, found in pairs]
             if not self.settings.center_advantages:
@@ -132,8 +141,8 @@ class Trainer:
             raise UpdateFailed("a reward is not finite; the step was not taken")
         return spread_advantages(batch, self.baseline.advantages(trajectories)), {}
 
-    def _update_value(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
-        """K value updates, after the warm-up where it is the first; values of each pack for the advantages.
+    def _update_value(self, batch: Batch, value_updates: int) -> tuple[list[Tensor], dict[str, float]]:
+        """`value_updates` of them, after the warm-up where it is the first; values of each pack for the advantages.
 
         They are ``[T]``, or ``[U]`` where a pack has a stretch.
         """
@@ -144,7 +153,7 @@ class Trainer:
         before: list[Tensor] = []
         losses: list[float] = []
         norms: list[float] = []
-        for step in range(self.settings.value_updates):
+        for step in range(value_updates):
             values, loss, norm = self._step_value(batch, before)
             losses.append(loss)
             norms.append(norm)
@@ -254,6 +263,16 @@ class Trainer:
         if self._value_optimizer is None:
             return policy
         return policy | {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
+
+    def take_back(self, kept: float) -> None:
+        """Move the policy towards the base model, so that the share `kept` of what was learned stays."""
+        self._policy_optimizer.draw(self.policy.base_parameters(), kept)
+
+    def forget_moments(self) -> None:
+        """Of all optimisers: what they remember of the past gradients."""
+        self._policy_optimizer.forget_moments()
+        if self._value_optimizer is not None:
+            self._value_optimizer.forget_moments()
 
     def load_value(self, parameters: Mapping[str, Tensor]) -> None:
         """Set the value model's parameters; its optimiser begins anew. Raises KeyError or RuntimeError as `load`."""

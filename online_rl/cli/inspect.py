@@ -121,7 +121,7 @@ def versions(data_dir: DataDir = None, assignments: Assignments = None, as_json:
 
 
 def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: AsJson = False) -> None:
-    """List the shifts of taste that were detected, newest first."""
+    """List the shifts of taste that were detected and what was done about each, newest first."""
     import sqlalchemy as sa
 
     from feedback.database import read_only
@@ -138,7 +138,7 @@ def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: As
         print_json(rows)
         return
     print_table(
-        ("detected", "stream", "version", "reward before", "after", "recovered after"),
+        ("detected", "stream", "version", "reward before", "after", "reaction", "recovered after"),
         (
             (
                 local_time(row["detected_at"]),
@@ -146,11 +146,19 @@ def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: As
                 row["version"],
                 _figure(row["before"]),
                 _figure(row["after"]),
+                _describe_reaction(row["reaction"]),
                 "" if row["recovered_after"] is None else f"{row['recovered_after']} trajectories",
             )
             for row in rows
         ),
     )
+
+
+def _describe_reaction(reaction: dict[str, Any] | None) -> str:
+    if reaction is None:
+        return "none"
+    span = f"updates {reaction['first_update']}–{reaction['last_update']}"
+    return f"kept {reaction['kept']:.0%}, {span}{', ended' if reaction['ended'] else ''}"
 
 
 def objectives(as_json: AsJson = False) -> None:

@@ -13,7 +13,7 @@ from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop
 from online_rl.publish import Publisher
 from online_rl.registry import Registry
-from online_rl.settings import DriftSettings, LearnerSettings
+from online_rl.settings import DriftSettings, LearnerSettings, ResponseSettings
 from online_rl.tables import metadata
 from online_rl.trainer import Trainer
 from tests.learner.fakes import FakeLog, FakeRecord
@@ -41,6 +41,7 @@ def make_service(
     log: FakeLog | None = None,
     settings: LearnerSettings = SETTINGS,
     clock: Callable[[], float] = lambda: 0.0,
+    response: ResponseSettings | None = None,
 ) -> Service:
     """A learner on `folder`; made again on the same folder, it is the learner after a restart.
 
@@ -71,6 +72,7 @@ def make_service(
         drift=DriftMonitor(DriftSettings(), restored.drift if restored else None),
         bury=lambda record, reason: buried.append((record, reason)),  # pyright: ignore[reportArgumentType]
         settings=settings,
+        response=response or ResponseSettings(),
         keep_versions=2,
         restored=restored,
         clock=clock,

@@ -83,6 +83,17 @@ def test_a_value_model_that_learns_is_no_shift():
     assert not [e for i, r in enumerate(rewards) for e in monitor.observe(r, r - 0.7 * min(1, i / 100), float(i))]
 
 
+def test_values_that_learn_meanwhile_do_not_hide_when_taste_changed():
+    """The residual falls all the time; the shift is where the reward fell, and not recovered from at once."""
+    monitor = DriftMonitor(DriftSettings())
+    rewards = [1.0] * 64 + [0.0] * 12
+    events = [e for i, r in enumerate(rewards) for e in monitor.observe(r, r - min(1.2, i / 40), float(i))]
+    (shift,) = events
+    assert isinstance(shift, Shift)
+    assert 60.0 <= shift.evidence["changed_at"] <= 64.0
+    assert shift.after < 0.5
+
+
 @pytest.mark.parametrize("cut", [10, 150, 320, 350, 1500])
 def test_resuming_changes_nothing(cut):
     rng = np.random.default_rng(3)

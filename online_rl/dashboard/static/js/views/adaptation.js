@@ -13,10 +13,11 @@ function shifts(drift) {
   return h("div", { class: "table-wrap" }, h("table", {},
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col", class: "wide" }, "Stream"),
       h("th", { scope: "col", class: "num wide" }, "Version"), h("th", { scope: "col", class: "num" }, "Before"),
-      h("th", { scope: "col", class: "num" }, "After"), h("th", { scope: "col" }, "Recovery"))),
+      h("th", { scope: "col", class: "num" }, "After"), h("th", { scope: "col" }, "Reaction"), h("th", { scope: "col" }, "Recovery"))),
     h("tbody", {}, [...drift.events].sort((a, b) => b.detected_at - a.detected_at).map((one) => h("tr", {},
       h("td", {}, clock(one.detected_at)), h("td", { class: "wide" }, one.stream), h("td", { class: "num wide" }, `v${one.version}`),
       h("td", { class: "num" }, decimal(one.before)), h("td", { class: "num" }, decimal(one.after)),
+      h("td", {}, one.reaction ? `kept ${Math.round(100 * one.reaction.kept)}% of what was learned${one.reaction.ended ? "" : ", running"}` : "none"),
       h("td", {}, one.recovered_at
         ? pill(`${count(one.recovered_after)} trajectories, ${duration(one.recovered_seconds)}`, "ok")
         : pill("recovering", "warn")))))));
