@@ -1,6 +1,9 @@
 """Commands that run the service."""
 
+import signal
+import threading
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,4 +39,25 @@ def up(
     typer.echo("stopped")
 
 
-COMMANDS = (up,)
+def broker(
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 9092,
+    log_file: Annotated[Path, typer.Option(help="File for what the broker itself prints.")] = Path("broker.log"),
+) -> None:
+    """Run the small Kafka broker by itself until Ctrl-C, apart from any service; it keeps everything in memory."""
+    from online_rl.cli.errors import CommandError
+    from online_rl.service.broker import BrokerError, EmbeddedBroker
+
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    try:
+        running = EmbeddedBroker(log_file, port)
+        running.start()
+    except BrokerError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(f"a Kafka broker listens on {running.bootstrap_servers}; Ctrl-C stops it")
+    stopped.wait()
+    running.stop()
+
+
+COMMANDS = (up, broker)

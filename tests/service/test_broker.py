@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from feedback.kafka_log import KafkaLog, LogUnavailable
-from online_rl.service.broker import BrokerError, EmbeddedBroker
+from online_rl.service.broker import BrokerError, EmbeddedBroker, free_port
 from tests.service.running import wait_for
 
 
@@ -64,3 +64,20 @@ time.sleep(60)
     parent.kill()
     parent.wait()
     wait_for("the broker's end", lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE, 10)
+
+
+def test_by_itself_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("online-rl")), "broker", "--port", str(port)]
+    command += ["--log-file", str(tmp_path / "broker.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert f"127.0.0.1:{port}" in process.stdout.readline()
+        log = KafkaLog(f"127.0.0.1:{port}", client_id="test")
+        assert log.cluster_id()
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert second.returncode == 1
+        assert f"port {port}" in second.stderr
+        log.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
