@@ -43,6 +43,7 @@ class LearnerState(BaseModel):
     update: int
     value_updates: int
     entropy_skips: int = 0
+    schedule_start: int = 0
     version: int
     """The newest version published; the row of this update in `updates` says the same."""
     published_update: int = 0

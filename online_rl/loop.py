@@ -262,6 +262,8 @@ class LearnerLoop:
             self._trainer.take_back(reaction.kept)
             if reaction.fresh_moments:
                 self._trainer.forget_moments()
+            if reaction.fresh_schedule:
+                self._trainer.restart_schedule()
             # What is served now was made for the old taste.
             self._publish_at_once = True
             changed.append(reaction)
@@ -318,6 +320,7 @@ class LearnerLoop:
             update=counters.updates,
             value_updates=counters.value_updates,
             entropy_skips=counters.entropy_skips,
+            schedule_start=counters.schedule_start,
             version=version,
             published_update=self._published_update,
             offsets=self._buffer.safe_offsets(self._read, self._identity) if counters.updates else {},
@@ -386,4 +389,9 @@ class LearnerLoop:
 
 
 def restore_counters(state: LearnerState) -> Counters:
-    return Counters(updates=state.update, value_updates=state.value_updates, entropy_skips=state.entropy_skips)
+    return Counters(
+        updates=state.update,
+        value_updates=state.value_updates,
+        entropy_skips=state.entropy_skips,
+        schedule_start=state.schedule_start,
+    )

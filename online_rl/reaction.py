@@ -35,6 +35,8 @@ class Reaction(BaseModel):
     """Share of the policy's way from the base model that stayed."""
     fresh_moments: bool
     """Whether the optimisers forgot their moments."""
+    fresh_schedule: bool = False
+    """Whether the policy's step began to fall anew."""
     value_updates: int
     """Value updates for each policy update while it runs."""
     drop_older: bool
@@ -67,6 +69,7 @@ def plan_reaction(
         since=shift.evidence["changed_at"],
         kept=kept_share(shift.before, fmean(rewards), lowest, settings.least_kept),
         fresh_moments=settings.fresh_moments,
+        fresh_schedule=settings.fresh_schedule,
         value_updates=value_updates * settings.value_factor,
         drop_older=settings.drop_older,
         first_update=update + 1,

@@ -6,7 +6,9 @@ from online_rl.settings import LearnerSettings
 
 
 def schedule_learning_rate(update: int, settings: LearnerSettings) -> float:
-    """For the policy step after `update` updates. A function of the count alone, so a resumed run goes on exactly.
+    """For the policy step after `update` updates, counted from where the schedule began.
+
+    A function of the count alone, so a resumed run goes on exactly.
 
     Rises linearly to `learner.learning_rate` over the first `warmup_updates`, then stays (``constant``) or falls until
     `schedule_updates` to `schedule_floor` of it, in a line (``linear``) or half a cosine (``cosine``), and stays there.

@@ -39,13 +39,14 @@ class LearnerSettings(BaseModel):
     """Fewest trajectories for one policy update."""
     learning_rate: NonNegative = 1e-3
     """AdamW step of the policy (LoRA; full weights want about 1e-6)."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the policy's step falls over `schedule_updates`."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """How the policy's step falls over `schedule_updates`, and again after each shift of taste (`response`): large
+    while there is much to learn, small when what is left is the noise of few answers."""
     warmup_updates: Annotated[int, Field(ge=0)] = 0
     """Updates over which the policy's step rises to `learning_rate`."""
-    schedule_updates: Annotated[int, Field(ge=1)] = 1000
+    schedule_updates: Annotated[int, Field(ge=1)] = 32
     """Updates, the warm-up included, after which the policy's step has fallen to `schedule_floor`."""
-    schedule_floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    schedule_floor: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Share of `learning_rate` that is left then, so that a service never stops learning by itself."""
     value_learning_rate: NonNegative = 2e-3
     """AdamW step of the value model."""
@@ -202,6 +203,8 @@ class ResponseSettings(BaseModel):
     still earns."""
     fresh_moments: bool = True
     """Let the optimisers forget their moments, which still point to the old taste."""
+    fresh_schedule: bool = True
+    """Begin `learner.schedule` anew: the policy's step is as large as at the start, and falls again."""
     value_factor: Annotated[int, Field(ge=1)] = 2
     """Times `learner.value_updates` while the reaction runs."""
     drop_older: bool = True

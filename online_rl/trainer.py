@@ -46,6 +46,8 @@ class Counters:
     updates: int = 0
     value_updates: int = 0
     entropy_skips: int = 0
+    schedule_start: int = 0
+    """The update at which the policy's schedule began (anew)."""
 
 
 class Trainer:
@@ -232,7 +234,7 @@ class Trainer:
         )
         self.kl_to_base = metrics["policy/kl_to_base"]
         metrics |= self._describe_objective(parts, batch)
-        rate = schedule_learning_rate(self.counters.updates, self.settings)
+        rate = schedule_learning_rate(self.counters.updates - self.counters.schedule_start, self.settings)
         metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0, "policy/learning_rate": rate}
         if metrics["policy/entropy"] < self.settings.entropy_floor:
             self.counters.entropy_skips += 1
@@ -267,6 +269,10 @@ class Trainer:
     def take_back(self, kept: float) -> None:
         """Move the policy towards the base model, so that the share `kept` of what was learned stays."""
         self._policy_optimizer.draw(self.policy.base_parameters(), kept)
+
+    def restart_schedule(self) -> None:
+        """Let the policy's step be as at the start, and fall from there again."""
+        self.counters.schedule_start = self.counters.updates
 
     def forget_moments(self) -> None:
         """Of all optimisers: what they remember of the past gradients."""

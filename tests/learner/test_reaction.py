@@ -9,7 +9,7 @@ from online_rl.drift import Recovery, Shift
 from online_rl.full_policy import FullPolicy
 from online_rl.reaction import end_reaction, kept_share, plan_reaction
 from online_rl.settings import ResponseSettings
-from online_rl.tables import drift_events, drops
+from online_rl.tables import drift_events, drops, updates
 from tests.learner.fakes import FakeLog
 from tests.learner.harness import Service, make_service
 from tests.learner.test_full_policy import make_full_trainer
@@ -89,6 +89,24 @@ def test_moments_are_forgotten_and_weights_are_not(model_folder):
     after = trainer.tensors()
     assert sorted(after) == sorted(name for name in before if "/parameter/" in name)
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_the_schedule_begins_anew(tmp_path, model_folder):
+    settings = PATIENT.model_copy(update={"schedule": "linear", "schedule_updates": 10, "schedule_floor": 0.1})
+    log = FakeLog()
+    log.append(*(make_trajectory(number, **LIKED) for number in range(64)))
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(64, 80)))
+    service = make_service(tmp_path, model_folder, log, settings, response=ResponseSettings(confirm=4))
+    while service.loop.round():
+        pass
+    rates = [metrics["policy/learning_rate"] for metrics in service.column(sa.select(updates.c.metrics))]
+    (reaction,) = reactions(service)
+    assert reaction is not None
+    first = reaction["first_update"]
+    assert rates[first - 2] == pytest.approx(1e-3)
+    assert rates[first - 1] == pytest.approx(1e-2)
+    restarted = make_service(tmp_path, model_folder, log, settings)
+    assert restarted.trainer.counters.schedule_start == first - 1
 
 
 def shifted_service(folder, model_folder, **response) -> tuple[Service, FakeLog]:

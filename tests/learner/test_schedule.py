@@ -12,7 +12,9 @@ from tests.learner.tiny import make_trainer, make_trajectories
 
 
 def rates(*updates, **changes):
-    settings = LearnerSettings.model_validate({"learning_rate": 1.0, "schedule_floor": 0.2} | changes)
+    settings = LearnerSettings.model_validate(
+        {"learning_rate": 1.0, "schedule": "constant", "schedule_floor": 0.2} | changes
+    )
     return [schedule_learning_rate(update, settings) for update in updates]
 
 

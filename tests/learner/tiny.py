@@ -22,6 +22,7 @@ SETTINGS = LearnerSettings(
     value_warmup=2,
     learning_rate=1e-2,
     value_learning_rate=1e-2,
+    schedule="constant",
     lora_rank=2,
     lora_alpha=4.0,
     dtype="float32",
