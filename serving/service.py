@@ -12,9 +12,9 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
-from online_rl.schemas import PolicyVersion
+from online_rl.schemas import ADAPTER, MERGED, PolicyVersion
 from serving.aliases import UnknownModel, parse_alias
-from serving.artifact import ADAPTER, MERGED, Artifact, BaseModel, base_artifact, verify_artifact
+from serving.artifact import Artifact, BaseModel, base_artifact, verify_artifact
 from serving.auth import ApiKeyMiddleware, ASGIApp
 from serving.capture import Capture, enter_gate
 from serving.context import InvalidBody, RequestContext, current_request
