@@ -54,9 +54,10 @@ def keep_newest(registry: Registry, keep: int) -> None:
 
 @contextmanager
 def deliverable(wanted: PolicyVersion, registry: Registry) -> Iterator[None]:
-    """Within the block all that was published of `wanted` is on disk; removed merged weights are made again (seconds).
+    """Within the block all that was published of `wanted` is on disk, with its hashes.
 
-    Raises Undeliverable, and what SQLAlchemy raises.
+    Merged weights that were removed or damaged are made again, which takes seconds. Raises Undeliverable, and what
+    SQLAlchemy raises.
     """
     if wanted.version == BASE_VERSION:
         yield
@@ -64,9 +65,9 @@ def deliverable(wanted: PolicyVersion, registry: Registry) -> Iterator[None]:
     folder = Path(wanted.artifact)
     manifest = _read_manifest(folder, wanted.version)
     with locked(folder):
-        missing = [name for name in manifest.files if not (folder / name).is_file()]
-        if missing:
-            _merge_again(folder, manifest, missing, registry.get(BASE_VERSION).artifact)
+        lost = [name for name, digest in manifest.files.items() if not _is_whole(folder / name, digest)]
+        if lost:
+            _merge_again(folder, manifest, lost, registry.get(BASE_VERSION).artifact)
         yield
 
 
@@ -82,14 +83,20 @@ def _read_manifest(folder: Path, version: int) -> Manifest:
         raise Undeliverable(f"version {version}: {folder / MANIFEST} is damaged; name another version") from error
 
 
-def _merge_again(folder: Path, manifest: Manifest, missing: Sequence[str], base: str) -> None:
-    lost = [name for name in missing if not name.startswith(f"{MERGED}/")]
-    if lost:
-        raise Undeliverable(f"version {manifest.version} has lost {lost[0]}; name another version")
+def _is_whole(file: Path, digest: str) -> bool:
+    try:
+        return hash_file(file) == digest
+    except OSError:
+        return False
+
+
+def _merge_again(folder: Path, manifest: Manifest, lost: Sequence[str], base: str) -> None:
+    if others := [name for name in lost if not name.startswith(f"{MERGED}/")]:
+        raise Undeliverable(f"{others[0]} of version {manifest.version} is gone or damaged; name another version")
     if manifest.kind != "lora":
         raise Undeliverable(
-            f"the weights of version {manifest.version} were removed, and without an adapter they cannot be made "
-            "again; name a newer version, and raise swap.keep_versions to keep more from now on"
+            f"the weights of version {manifest.version} are gone or damaged, and without an adapter they cannot be "
+            "made again; name a newer version, and raise swap.keep_versions to keep more from now on"
         )
     # Imported here: they take seconds, and hardly any promotion needs them.
     from online_rl.base_model import UnusableModel, find_model
@@ -103,6 +110,6 @@ def _merge_again(folder: Path, manifest: Manifest, missing: Sequence[str], base:
         merge_again(folder, base_folder, manifest.files)
     except (OtherWeights, UnusableModel, KeyError, OSError) as error:
         raise Undeliverable(
-            f"the merged weights of version {manifest.version} were removed and cannot be made again: {error}; "
+            f"the merged weights of version {manifest.version} are gone or damaged and cannot be made again: {error}; "
             "name a newer version"
         ) from error

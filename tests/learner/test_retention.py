@@ -107,10 +107,15 @@ def test_a_version_whose_weights_were_removed_is_merged_again_to_the_byte(world:
     assert 1 in world.has_merged()
 
 
-def test_weights_half_removed_are_made_again(world: World):
-    (world.folder(1) / "merged" / "model.safetensors").unlink()
+@pytest.mark.parametrize("damage", ["half removed", "altered"])
+def test_weights_that_are_not_whole_are_made_again(world: World, damage: str):
+    weights = world.folder(1) / "merged" / "model.safetensors"
+    published = weights.read_bytes()
+    weights.unlink()
+    if damage == "altered":
+        weights.write_bytes(published[:-1] + b"x")
     world.deliveries.promote(1, "better")
-    assert (world.folder(1) / "merged" / "model.safetensors").is_file()
+    assert weights.read_bytes() == published
 
 
 def change_manifest(folder: Path, **changes: object) -> None:
@@ -139,6 +144,11 @@ def damaged_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text("{")
 
 
+def altered_adapter(folder: Path) -> None:
+    with (folder / "adapter" / "adapter_model.safetensors").open("r+b") as file:
+        file.truncate(100)
+
+
 def lost_adapter(folder: Path) -> None:
     shutil.rmtree(folder / "adapter")
 
@@ -151,7 +161,8 @@ def lost_adapter(folder: Path) -> None:
         (other_result, r"merged/model\.safetensors comes out differently"),
         (no_manifest, r"cannot be read .* where data_dir is"),
         (damaged_manifest, "is damaged"),
-        (lost_adapter, r"has lost adapter/adapter_config\.json"),
+        (lost_adapter, r"adapter/adapter_config\.json of version 1 is gone or damaged"),
+        (altered_adapter, r"adapter/adapter_model\.safetensors of version 1 is gone or damaged"),
     ],
 )
 def test_what_cannot_be_delivered_again_is_refused_at_once(world: World, damage, message: str):

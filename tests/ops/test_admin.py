@@ -104,7 +104,7 @@ def test_a_version_that_no_replica_could_load_is_refused_at_once(
     assert response.status_code == 409
     error = response.json()["error"]
     assert error["param"] == "version"
-    assert "version 12 has lost adapter/adapter_model.safetensors; name another version" in error["message"]
+    assert "adapter/adapter_model.safetensors of version 12 is gone or damaged" in error["message"]
     assert get(client, "/admin/versions")["live"] == 15
 
 
