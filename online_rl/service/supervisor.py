@@ -32,6 +32,7 @@ STOP_PART_SECONDS = 10.0
 END_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 LEARNER = "learner"
+ASSEMBLER = "assembler"
 
 Say = Callable[[str], None]
 
@@ -61,7 +62,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._broker: EmbeddedBroker | None = None
         self._engine: Engine | None = None
-        self._actors: list[Any] = []
+        self._actors: dict[str, Any] = {}
         self._serving = False
         self._clean = True
 
@@ -175,7 +176,7 @@ class Supervisor:
 
     def _start_parts(self, parts: list[Part]) -> None:
         for part in parts:
-            self._actors.append(start_part(part, self.settings, self.bootstrap_servers, self.logs))
+            self._actors[part.name] = start_part(part, self.settings, self.bootstrap_servers, self.logs)
 
     def _say_ready(self, name: str) -> None:
         self._say(f"{name:<12} ready after {time.monotonic() - self.started_at:5.1f} s")
@@ -206,8 +207,8 @@ class Supervisor:
         self._stop.set()
         if not self._clean:
             self._clean = True
-            stop_parts(self._actors, STOP_PART_SECONDS)
-            cluster.stop_ray(self._serving)
+            self._stop_parts()
+            cluster.stop_ray()
             if self._broker is not None:
                 self._broker.stop()
             left = end_children(END_SECONDS)
@@ -215,6 +216,15 @@ class Supervisor:
         if self._engine is not None:
             self._engine.dispose()
         self._lock.release()
+
+    def _stop_parts(self) -> None:
+        """Against the stream, but for the assembler: the replicas send what they captured last when they end, and it
+        stores that before it ends itself."""
+        assembler = [actor for name, actor in self._actors.items() if name == ASSEMBLER]
+        stop_parts([actor for name, actor in self._actors.items() if name != ASSEMBLER], STOP_PART_SECONDS)
+        if self._serving:
+            cluster.stop_policy()
+        stop_parts(assembler, STOP_PART_SECONDS)
 
 
 def handle_signals(supervisor: Supervisor, say: Say) -> None:
