@@ -22,6 +22,7 @@ from online_rl.service import cluster, database
 from online_rl.service.actors import PARTS, Part, start_part, stop_parts
 from online_rl.service.broker import BrokerError, EmbeddedBroker
 from online_rl.service.checks import before_start
+from online_rl.service.log_bounds import bound_logs
 from online_rl.service.processes import ServiceLock, adopt_orphans, end_children
 from online_rl.service.worker_setup import log_to_file
 
@@ -182,13 +183,23 @@ class Supervisor:
         self._say(f"{name:<12} ready after {time.monotonic() - self.started_at:5.1f} s")
 
     def watch(self) -> None:
-        """Blocks until `request_stop`; says when the broker had to be started again, and that this process lives."""
+        """Blocks until `request_stop`; says when the broker had to be started again, and that this process lives.
+
+        Keeps the log files in bounds meanwhile.
+        """
         restarts = 0
         while not self._stop.wait(WATCH_SECONDS):
             if self._broker is not None and self._broker.restarts != restarts:
                 restarts = self._broker.restarts
                 self._say(f"broker       died and was started again ({restarts} so far)")
             self._beat()
+            self._bound_logs()
+
+    def _bound_logs(self) -> None:
+        try:
+            bound_logs(self.logs)
+        except OSError as error:  # another user's file, or one that was removed meanwhile
+            log.warning("a log file is not in bounds: %s", error)
 
     def _beat(self) -> None:
         assert self._engine is not None
