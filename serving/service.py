@@ -222,9 +222,9 @@ class PolicyService:
         if held is None:
             raise RuntimeError("no version is loaded")
         served, give_back = held
-        if served not in (name, *self._engine.routable()):
-            raise RuntimeError(f"the engine's routes know no {served}")
         try:
+            if served not in (name, *self._engine.routable()):
+                raise RuntimeError(f"the engine's routes know no {served}")
             async with asyncio.timeout(READY_SECONDS):
                 await self._engine.generate_token([self._engine.vocabulary_start], None if served == name else served)
         finally:
