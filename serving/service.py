@@ -31,6 +31,7 @@ from serving.settings import ServingSettings, SwapSettings
 from serving.spool import Spool
 from serving.swap import AdapterSwap, InPlaceSwap
 from serving.vllm_engine import VllmEngine
+from serving.vllm_routes import list_versions, observe_requests
 from serving.weight_labels import WeightLabels
 
 logger = logging.getLogger(__name__)
@@ -113,8 +114,8 @@ class PolicyService:
     async def build_asgi(self) -> ASGIApp:
         """The application: vLLM's own, behind our routes, keys and headers."""
         app = await self._engine.build_app()
-        self._engine.observe_requests(app, self._before_request)
-        self._engine.list_versions(app, self._cards)
+        observe_requests(app, self._before_request, takes_adapters=self._engine.takes_adapters)
+        list_versions(app, self._cards)
         app.add_api_route("/ready", self._ready, methods=["GET"], include_in_schema=False)
         requests = RequestMiddleware(
             app,

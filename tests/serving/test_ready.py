@@ -13,6 +13,7 @@ from serving import service
 from serving.inference_ids import InferenceIds
 from serving.service import PolicyService
 from serving.settings import ServingSettings, SwapSettings
+from serving.vllm_routes import HANDLERS
 from tests.serving.fakes import FakeEngine, fake_artifact
 
 
@@ -27,12 +28,14 @@ class ReadyEngine(FakeEngine):
         self.asked: list[tuple[list[int], str | None]] = []
         self.hangs = False
 
+    takes_adapters = False
+
     async def build_app(self) -> FastAPI:
-        return FastAPI()
-
-    def observe_requests(self, *_: Any) -> None: ...
-
-    def list_versions(self, *_: Any) -> None: ...
+        app = FastAPI()
+        for attribute, _ in HANDLERS:
+            setattr(app.state, attribute, None)
+        app.state.openai_serving_models = SimpleNamespace(show_available_models=None)
+        return app
 
     def routable(self) -> set[str]:
         return set(self.adapters)
