@@ -3,12 +3,14 @@
 Each round reads what is new on ``generations.v1`` (waiting a twentieth of a second for it), joins what is new in SQL,
 and publishes the outbox. So feedback that was just acknowledged is on ``trajectories.v1`` about a tenth of a second
 later, and an idle service asks its database twenty times a second two questions that an index answers.
+
+Told to stop, it first stores what lies in the log: the supervisor stops it after the replicas have sent their last.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Engine
@@ -31,6 +33,8 @@ POLL_SECONDS = 0.05
 RETRY_SECONDS = 0.5
 CHORES_SECONDS = 1.0
 PRUNE_SECONDS = 60.0
+DRAIN_SECONDS = 8.0
+"""Longest that a stop waits for generations in the log; what is left then is read at the next start."""
 
 
 def run_assembler(settings: Settings, bootstrap_servers: str, stop: threading.Event) -> None:
@@ -49,6 +53,7 @@ def run_assembler(settings: Settings, bootstrap_servers: str, stop: threading.Ev
         while not stop.is_set():
             if not loop.round():
                 stop.wait(RETRY_SECONDS)
+        loop.drain(DRAIN_SECONDS)
     finally:
         loop.close()
         log.close()
@@ -92,6 +97,20 @@ class AssemblerLoop:
         joined = self._attempt("database", UNAVAILABLE, self._join)
         published = joined and self._attempt("log (publishing)", LogUnavailable, self._publish)
         return log_up and joined and published
+
+    def drain(self, seconds: float) -> bool:
+        """Store and join all that lies in the log now. False where that took longer, or the log or database is down."""
+        deadline = time.monotonic() + seconds
+        try:
+            end = self._log.end_offsets(GENERATIONS_TOPIC)
+            while time.monotonic() < deadline and self.round():
+                if self._consumer is not None and not self._in_hand and _reached(self._consumer.position(), end):
+                    return True
+        except LogUnavailable as error:
+            logger.warning("what lies in the log is read at the next start: %s", error)
+            return False
+        logger.warning("what is left in the log is read at the next start")
+        return False
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -150,3 +169,7 @@ class AssemblerLoop:
         if self._down.pop(part, None):
             logger.info("the %s is back", part)
         return True
+
+
+def _reached(position: Mapping[int, int], end: Mapping[int, int]) -> bool:
+    return all(position.get(partition, 0) >= offset for partition, offset in end.items())

@@ -1,5 +1,6 @@
 """Files and folders that are either complete on disk or not there, also after a power cut."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -8,6 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
+
+
+class Busy(Exception):
+    """Another process holds the folder's lock."""
 
 
 def hash_file(path: Path) -> str:
@@ -45,6 +50,23 @@ def disk_errors() -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(str(error)) from error
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold `folder` within the block, among all who ask for it here. The kernel lets go however a process ends.
+
+    Raises Busy where it is held by another and `wait` is false, and OSError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise Busy(f"{folder} is in use by another process") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def start_folder(target: Path) -> Path:

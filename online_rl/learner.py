@@ -77,7 +77,6 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
             bury=lambda record, reason: bury_message(engine, record, reason),
             settings=settings.learner,
             response=settings.response,
-            keep_versions=settings.swap.keep_versions,
             restored=restored,
             pretrained_value=pretrained,
         )

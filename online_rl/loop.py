@@ -85,7 +85,6 @@ class LearnerLoop:
         bury: BuryMessage,
         settings: LearnerSettings,
         response: ResponseSettings,
-        keep_versions: int,
         restored: LearnerState | None = None,
         pretrained_value: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -102,7 +101,6 @@ class LearnerLoop:
         self._response = response
         self._shift = None if restored is None else restored.shift
         self._reaction = None if restored is None else restored.reaction
-        self._keep_versions = keep_versions
         self._clock = clock
         self._buffer = Buffer(
             batch_size=settings.batch_size,
@@ -382,10 +380,6 @@ class LearnerLoop:
         self._published_update = update
         self._publish_at_once = False
         logger.info("version %d is published (update %d)", version, update)
-        try:
-            self._publisher.prune(keep=self._keep_versions, in_use=self._registry.live_or_rising())
-        except OSError as error:
-            logger.warning("old merged weights could not be removed: %s", error)
 
 
 def restore_counters(state: LearnerState) -> Counters:

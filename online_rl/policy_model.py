@@ -3,7 +3,6 @@
 `full_policy.FullPolicy` is the other kind.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,12 +12,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from online_rl.base_model import UnusableModel, run_trunk
 from online_rl.lora_linear import use_lean_products
+from online_rl.merged_weights import merge_adapter, round_sum
 from online_rl.packing import Pack
 from online_rl.token_scores import Scores, score_tokens
 
@@ -186,26 +185,15 @@ class PolicyModel(Policy):
     @torch.no_grad()
     def served_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """``round(W + s · B A)`` of each adapted layer, summed in float32, always from the pristine W."""
-        return {name: _round_sum(weight, a, b, scale, dtype) for name, weight, a, b, scale in self.adapted_weights()}
+        return {name: round_sum(weight, a, b, scale, dtype) for name, weight, a, b, scale in self.adapted_weights()}
 
     @torch.no_grad()
     def read_version(self, folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-        tensors = load_file(folder / "adapter" / "adapter_model.safetensors")
-        config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
-        scale = config["lora_alpha"] / config["r"]
-        merged: dict[str, Tensor] = {}
-        for name, weight, *_ in self.adapted_weights():
-            prefix = f"base_model.model.{name.removesuffix('.weight')}"
-            a, b = (tensors[f"{prefix}.lora_{side}.weight"].to(weight.device) for side in "AB")
-            merged[name] = _round_sum(weight, a, b, scale, dtype)
-        return merged
+        pristine = {name: weight for name, weight, *_ in self.adapted_weights()}
+        return merge_adapter(pristine, folder / "adapter", dtype)
 
     def save(self, folder: Path) -> None:
         """In PEFT's format, which vLLM and transformers load."""
         self.peft.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
         # PEFT writes a model card that names files of this machine.
         (folder / "adapter" / "README.md").unlink(missing_ok=True)
-
-
-def _round_sum(weight: Tensor, a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    return torch.addmm(weight.float(), b, a, alpha=scale).to(dtype)

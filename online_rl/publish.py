@@ -5,36 +5,26 @@ where `swap.mode` is merged or full),
 ``probes.json`` and, written last, ``manifest.json``.
 """
 
-import json
-import logging
-import os
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from pydantic import RootModel
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from feedback.schemas import Trajectory
 from online_rl.base_model import UnusableModel
 from online_rl.durable_files import disk_errors, finish_folder, hash_file, hash_folder, start_folder
+from online_rl.merged_weights import WEIGHTS, served_dtype, write_merged
 from online_rl.packing import TokenSequence
 from online_rl.policy_model import Policy
 from online_rl.probes import choose_probes
-from online_rl.schemas import BASE_VERSION, Manifest, Probe
+from online_rl.schemas import BASE_VERSION, MANIFEST, MERGED, PROBES, Manifest, Probe
 from online_rl.served_weights import score_served
 
-logger = logging.getLogger(__name__)
-
-WEIGHTS = "model.safetensors"
-HEAD = "lm_head.weight"
-EMBEDDINGS = "model.embed_tokens.weight"
 CANDIDATES = 8
 """Trajectories that probes are chosen among."""
-_COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
 
 
 class Publisher:
@@ -46,9 +36,9 @@ class Publisher:
         self._policy = policy
         self._write_merged = write_merged
         self.base_sha256 = hash_file(base_folder / WEIGHTS)
+        self._dtype = served_dtype(base_folder)
         with safe_open(base_folder / WEIGHTS, framework="pt") as tensors:
             names = set(tensors.keys())
-            self._dtype = tensors.get_tensor(next(iter(tensors.keys()))).dtype
         if unknown := sorted(policy.layers().keys() - names):
             raise UnusableModel(
                 f"{WEIGHTS} of the base model has no tensor {unknown[0]}, as the model in memory has (fused experts?); "
@@ -68,9 +58,9 @@ class Publisher:
         with disk_errors():
             self._policy.save(draft)
             if self._write_merged:
-                self._write_model(draft / "merged", merged)
+                write_merged(draft / MERGED, self._base_folder, merged)
         probes = self._probe(parent, merged, recent)
-        (draft / "probes.json").write_text(RootModel[list[Probe]](probes).model_dump_json())
+        (draft / PROBES).write_text(RootModel[list[Probe]](probes).model_dump_json())
         manifest = Manifest(
             version=version,
             parent=parent,
@@ -81,37 +71,12 @@ class Publisher:
             update=update,
             created_at=created_at,
         )
-        (draft / "manifest.json").write_text(manifest.model_dump_json(indent=2))
+        (draft / MANIFEST).write_text(manifest.model_dump_json(indent=2))
         finish_folder(draft, target)
         return target
 
     def folder(self, version: int) -> Path:
         return self._versions / f"v{version:06d}"
-
-    def prune(self, *, keep: int, in_use: Collection[int]) -> None:
-        """Remove all but the newest `keep` versions' merged weights, never those of a version `in_use`.
-
-        Adapters, probes and manifests stay, so any version with an adapter can be merged again.
-        """
-        found = (path.parent for path in self._versions.glob("v[0-9]*/merged"))
-        holding = sorted(found, key=lambda folder: int(folder.name[1:]))
-        for folder in holding[:-keep]:
-            if int(folder.name[1:]) not in in_use:
-                shutil.rmtree(folder / "merged")
-
-    def _write_model(self, folder: Path, merged: Mapping[str, Tensor]) -> None:
-        folder.mkdir()
-        tensors = load_file(self._base_folder / WEIGHTS) | {name: tensor.cpu() for name, tensor in merged.items()}
-        # An engine that reloads in place keeps the old head of a tied model, silently; so the head is always named.
-        if HEAD not in tensors:
-            tensors[HEAD] = tensors[EMBEDDINGS].clone()
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-        for pattern in _COPIED:
-            for source in self._base_folder.glob(pattern):
-                link_or_copy(source, folder / source.name)
-        config = json.loads((self._base_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
-        (folder / "config.json").unlink()
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
 
     def _probe(self, parent: int, merged: Mapping[str, Tensor], recent: Sequence[Trajectory]) -> list[Probe]:
         chosen = recent[-CANDIDATES:]
@@ -121,14 +86,6 @@ class Publisher:
             parent_weights = self._policy.read_version(self.folder(parent), self._dtype)
         parent_logprobs = score_served(self._policy, parent_weights, sequences)
         return choose_probes(sequences, score_served(self._policy, merged, sequences), parent_logprobs)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it, else a copy."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def choose_write_merged(mode: str, device: torch.device | None = None) -> bool:

@@ -81,13 +81,6 @@ class Registry:
         with self._reader.connect() as connection:
             return connection.scalar(query) or BASE_VERSION
 
-    def live_or_rising(self) -> frozenset[int]:
-        """Every version whose weights a replica may load now."""
-        states = (VersionState.CANDIDATE, VersionState.CANARY, VersionState.LIVE)
-        query = sa.select(policy_versions.c.version).where(policy_versions.c.state.in_(states))
-        with self._reader.connect() as connection:
-            return frozenset(connection.scalars(query))
-
     def rejected(self) -> frozenset[int]:
         """Versions whose delivery failed its proof (or that never were tried)."""
         query = sa.select(policy_versions.c.version).where(policy_versions.c.state == VersionState.REJECTED)

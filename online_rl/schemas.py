@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 BASE_VERSION = 0
+MANIFEST, PROBES, ADAPTER, MERGED = "manifest.json", "probes.json", "adapter", "merged"
+"""What a version's artifact folder holds: see `Manifest`."""
 
 
 class VersionState(StrEnum):

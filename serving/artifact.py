@@ -11,12 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
 
-from online_rl.schemas import Manifest, Probe
+from online_rl.schemas import ADAPTER, MANIFEST, MERGED, PROBES, Manifest, Probe
 
-MANIFEST = "manifest.json"
-PROBES = "probes.json"
-MERGED = "merged"
-ADAPTER = "adapter"
 _PROBES = TypeAdapter(tuple[Probe, ...])
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 

@@ -171,6 +171,7 @@ class Capture:
         try:
             async for output in inner:
                 self._note(record, output)
+                context.engine_answered = True
                 if hide_logprobs:
                     for part in output.outputs:
                         part.logprobs = None

@@ -48,6 +48,8 @@ class RequestContext:
     """`inference_id` with the route's prefix, as the response's `id` shows it; None until the engine was asked."""
     policy_version: int | None = None
     """Version that sampled the first token; None before it."""
+    engine_answered: bool = False
+    """The engine has given its first output, or ended without one: more cannot be known when the response starts."""
     engine_failed: bool = False
     """The engine failed after the response had started, so the status code cannot tell."""
     generating: set[str] = field(default_factory=set)
@@ -83,6 +85,7 @@ class RequestContext:
     def end_call(self, request_id: str) -> None:
         """That call has ended. With the last one the request no longer counts as running for a swap's drain."""
         self.generating.discard(request_id)
+        self.engine_answered = True
         if not self.generating and self.leave_gate is not None:
             self.leave_gate()
             self.leave_gate = None

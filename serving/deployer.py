@@ -6,7 +6,7 @@ import threading
 from feedback.database import UNAVAILABLE, open_database
 from online_rl.config import Settings
 from online_rl.registry import IllegalTransition, Registry
-from serving.retention import keep_newest
+from online_rl.retention import keep_newest
 from serving.rollout import Rollouts
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def run_deployer(settings: Settings, stop: threading.Event) -> None:
         try:
             done = rollouts.step()
             if done is not None:
-                keep_newest(registry.list(), settings.swap.keep_versions)
+                keep_newest(registry, settings.swap.keep_versions)
         except UNAVAILABLE as error:
             logger.warning("the database is away: %s", error)
             wait = RETRY_SECONDS

@@ -10,20 +10,25 @@ import os
 from typing import Any
 
 VARIABLE = "ONLINE_RL_ENGINE_SPIN_SECONDS"
-
-
 RECHECK_MS = 5
 """vLLM looks again after 5 s, in case a wake-up was lost. Some are (pauses took 5 s then), so we look often."""
 
 
 def register() -> None:
-    """Let readers of vLLM's message queues spin for `VARIABLE` seconds instead of one. Called by vLLM."""
-    seconds = os.environ.get(VARIABLE)
-    if seconds is None:
+    """Let readers of vLLM's message queues spin for `VARIABLE` seconds instead of one. Called by vLLM.
+
+    Raises ValueError where it is set to something else, and what `shorten_wait` raises.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
         return
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"{VARIABLE} is {text!r}; give seconds such as 0 or 0.5, or unset it") from None
     from vllm.distributed.device_communicators import shm_broadcast
 
-    shorten_wait(shm_broadcast, float(seconds))
+    shorten_wait(shm_broadcast, seconds)
 
 
 def shorten_wait(queues: Any, seconds: float) -> None:

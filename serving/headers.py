@@ -1,7 +1,8 @@
 """One ASGI middleware a request: reads our headers, gives the request its id, and writes our response headers.
 
-The response's start is held until the first piece of its body, because only then the version that sampled the first
-token is known; nothing else is held, so streaming stays streaming.
+The response's start is held until the engine's first output, because only then the version that sampled the first
+token is known, and with it what the route streams before (``/v1/responses`` tells that the response was created).
+Nothing is held after that, so streaming stays streaming.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class RequestMiddleware:
         # The engine's routes take the response's id from this header, so the client's own must not reach them.
         others = [(key, value) for key, value in scope["headers"] if key != b"x-request-id"]
         scope = {**scope, "headers": [*others, (b"x-request-id", context.inference_id.encode())]}
-        response = _HeldResponse(send, lambda: self._response_headers(context, now))
+        response = _HeldResponse(send, lambda: context.engine_answered, lambda: self._response_headers(context, now))
         token = current_request.set(context)
         status = 500
         try:
@@ -92,12 +93,14 @@ class RequestMiddleware:
 
 
 class _HeldResponse:
-    """Passes a response on, its start together with the first piece of its body."""
+    """Passes a response on, all of it in order, from when `ready()` or at its end."""
 
-    def __init__(self, send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
+    def __init__(self, send: Send, ready: Callable[[], bool], headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
         self._send = send
+        self._ready = ready
         self._headers = headers
         self._start: Message | None = None
+        self._held: list[Message] = []
         self.status: int | None = None
 
     async def send(self, message: Message) -> None:
@@ -106,8 +109,12 @@ class _HeldResponse:
             self._start = message
             return
         if self._start is not None:
-            if not message.get("body") and message.get("more_body"):
+            if message.get("more_body") and not self._ready():
+                self._held.append(message)
                 return
             start, self._start = self._start, None
             await self._send({**start, "headers": [*start.get("headers", ()), *self._headers()]})
+            held, self._held = self._held, []
+            for earlier in held:
+                await self._send(earlier)
         await self._send(message)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 ALIVE_SECONDS = 15.0
 """A replica whose heartbeat is older counts as dead: it loads the live version when it comes back."""
 ROLLOUT_SECONDS = 300.0
-"""Longest that living replicas may take to prove a candidate."""
+"""Longest that living replicas may take to prove a candidate, from when it was last assigned to any of them."""
 
 
 class VersionRegistry(Protocol):
@@ -81,6 +81,8 @@ class Rollouts:
         live = self._live_or(rollout)
         if live != rollout["previous"]:
             return self._refuse(rollout, f"version {live} was made live by hand meanwhile")
+        if self._include_joined(rollout):
+            return f"version {version} is assigned to replicas that joined meanwhile"
         alive = self._alive()
         refusals = [row for row in alive if row["refused_version"] == version]
         if refusals:
@@ -91,6 +93,24 @@ class Rollouts:
         if self._clock() - rollout["started_at"] > ROLLOUT_SECONDS and alive:
             return self._refuse(rollout, f"not every replica proved it within {ROLLOUT_SECONDS:.0f} s")
         return None
+
+    def _include_joined(self, rollout: Mapping[str, Any]) -> bool:
+        """Assign the candidate to slots that registered after it was assigned, with the whole time to prove it.
+
+        A slot joins a rollout once: one that starts again finds its assignment, and gets no more time.
+        """
+        if not self._any_unassigned(rollout["version"]):
+            return False
+        with self._engine.begin() as connection:
+            connection.execute(
+                sa.update(replicas)
+                .where(replicas.c.assigned_version != rollout["version"])
+                .values(assigned_version=rollout["version"], refused_version=None)
+            )
+            connection.execute(
+                sa.update(rollouts).where(rollouts.c.id == rollout["id"]).values(started_at=self._clock())
+            )
+        return True
 
     def _refuse(self, rollout: Mapping[str, Any], reason: str) -> str:
         self._registry.transition(rollout["version"], VersionState.REJECTED, reason=reason[:2000])
@@ -113,15 +133,16 @@ class Rollouts:
                 reason = f"a replica refused version {live}: {row['detail']}"
                 live = self._registry.roll_back(row["actual_version"], reason=reason[:2000]).version
                 break
-        with self._reader.connect() as connection:
-            others = connection.scalar(
-                sa.select(sa.func.count()).select_from(replicas).where(replicas.c.assigned_version != live)
-            )
-        if not others:
+        if not self._any_unassigned(live):
             return None
         with self._engine.begin() as connection:
             connection.execute(sa.update(replicas).values(assigned_version=live, refused_version=None))
         return f"version {live} is assigned to every replica"
+
+    def _any_unassigned(self, version: int) -> bool:
+        others = sa.select(sa.func.count()).select_from(replicas).where(replicas.c.assigned_version != version)
+        with self._reader.connect() as connection:
+            return bool(connection.scalar(others))
 
     def _live_or(self, rollout: Mapping[str, Any]) -> int:
         live = self._registry.live()

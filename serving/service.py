@@ -12,9 +12,9 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
-from online_rl.schemas import PolicyVersion
+from online_rl.schemas import ADAPTER, MERGED, PolicyVersion
 from serving.aliases import UnknownModel, parse_alias
-from serving.artifact import ADAPTER, MERGED, Artifact, BaseModel, base_artifact, verify_artifact
+from serving.artifact import Artifact, BaseModel, base_artifact, verify_artifact
 from serving.auth import ApiKeyMiddleware, ASGIApp
 from serving.capture import Capture, enter_gate
 from serving.context import InvalidBody, RequestContext, current_request
@@ -31,6 +31,7 @@ from serving.settings import ServingSettings, SwapSettings
 from serving.spool import Spool
 from serving.swap import AdapterSwap, InPlaceSwap
 from serving.vllm_engine import VllmEngine
+from serving.vllm_routes import list_versions, observe_requests
 from serving.weight_labels import WeightLabels
 
 logger = logging.getLogger(__name__)
@@ -113,8 +114,8 @@ class PolicyService:
     async def build_asgi(self) -> ASGIApp:
         """The application: vLLM's own, behind our routes, keys and headers."""
         app = await self._engine.build_app()
-        self._engine.observe_requests(app, self._before_request)
-        self._engine.list_versions(app, self._cards)
+        observe_requests(app, self._before_request, takes_adapters=self._engine.takes_adapters)
+        list_versions(app, self._cards)
         app.add_api_route("/ready", self._ready, methods=["GET"], include_in_schema=False)
         requests = RequestMiddleware(
             app,
@@ -222,9 +223,9 @@ class PolicyService:
         if held is None:
             raise RuntimeError("no version is loaded")
         served, give_back = held
-        if served not in (name, *self._engine.routable()):
-            raise RuntimeError(f"the engine's routes know no {served}")
         try:
+            if served not in (name, *self._engine.routable()):
+                raise RuntimeError(f"the engine's routes know no {served}")
             async with asyncio.timeout(READY_SECONDS):
                 await self._engine.generate_token([self._engine.vocabulary_start], None if served == name else served)
         finally:

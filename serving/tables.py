@@ -38,4 +38,5 @@ rollouts = sa.Table(
     sa.Column("finished_at", sa.Float),
     sa.Index("ix_rollouts_state", "state"),
 )
-"""One row a delivery of a candidate to all replicas. `state`: running, live, refused."""
+"""One row a delivery of a candidate to all replicas. `state`: running, live, refused. `started_at`: when it was last
+assigned; slots that join meanwhile begin it anew."""

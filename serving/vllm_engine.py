@@ -1,27 +1,23 @@
-"""The only module that knows vLLM: builds the engine and its OpenAI application, and the verbs the swap needs.
+"""The only module that imports vLLM: builds the engine and its OpenAI application, and the verbs the swap needs.
 
 Written against vLLM 0.32. What it reads of the engine's insides (the output processor's running requests) is guarded
-by `check_engine_internals`, so that another version fails at start and not in the data.
+by `check_engine_internals`, so that another version fails at start and not in the data. What is hung into the
+application's routes is in `serving.vllm_routes`.
 """
 
 import asyncio
 import os
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from serving import engine_wait
 from serving.capture import SampledSoFar
-from serving.refusal import Refusal
 
 GIB = 1 << 30
 _INTERNALS = ("request_states", "external_req_ids")
-LORA_LIMIT = (
-    "Log-probabilities of the prompt (`prompt_logprobs`, or `echo` with `logprobs`) are not served with swap.mode lora."
-)
-"""In vLLM 0.32 such a request to an engine with LoRA ends in a shape error that kills the engine for everybody."""
 
 
 class EngineError(RuntimeError):
@@ -203,61 +199,6 @@ class VllmEngine:
                 return starts[0][0]
         return None
 
-    def observe_requests(self, app: Any, before: Callable[[Any], Awaitable[Refusal | None]]) -> None:
-        """Have `before(request)` see each parsed request of the generating routes, before the engine's handler.
-
-        It may change the request's model, or refuse the request, which is answered in vLLM's shape. The route
-        ``/v1/responses`` takes the response's id from the body, not from the header as the others do.
-        """
-        for attribute, method in (
-            ("openai_serving_chat", "create_chat_completion"),
-            ("openai_serving_completion", "create_completion"),
-            ("openai_serving_responses", "create_responses"),
-            ("anthropic_serving_messages", "create_messages"),
-        ):
-            handler = getattr(app.state, attribute)
-            if handler is None:
-                continue
-
-            def wrap(
-                handler: Any, original: Callable[..., Awaitable[Any]], names_itself: bool
-            ) -> Callable[..., Awaitable[Any]]:
-                async def observed(request: Any, raw_request: Any = None) -> Any:
-                    if self._arguments.enable_lora and _wants_prompt_logprobs(request):
-                        return handler.create_error_response(LORA_LIMIT, param="prompt_logprobs")
-                    refusal = await before(request)
-                    if refusal is not None:
-                        return handler.create_error_response(
-                            refusal.message, err_type=refusal.kind, status_code=refusal.status, param=refusal.param
-                        )
-                    if names_itself and raw_request is not None:
-                        request.request_id = f"resp_{raw_request.headers['x-request-id']}"
-                    return await original(request, raw_request)
-
-                return observed
-
-            names_itself = attribute == "openai_serving_responses"
-            setattr(handler, method, wrap(handler, getattr(handler, method), names_itself))
-
-    def list_versions(self, app: Any, versions: Callable[[], Sequence[tuple[str, str | None, str]]]) -> None:
-        """Add a card for each (name, parent, root) of `versions()` to ``GET /v1/models``."""
-        models = app.state.openai_serving_models
-        original = models.show_available_models
-
-        async def show() -> Any:
-            listing = await original()
-            alias = listing.data[0]
-            listing.data = [
-                alias,
-                *(
-                    alias.model_copy(update={"id": name, "parent": parent, "root": root})
-                    for name, parent, root in versions()
-                ),
-            ]
-            return listing
-
-        models.show_available_models = show
-
     # --- weights -----------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
@@ -309,6 +250,10 @@ class VllmEngine:
             raise EngineError(f"the engine still holds the adapter {name} after removing it")
         del self._adapters[name]
 
+    @property
+    def takes_adapters(self) -> bool:
+        return bool(self._arguments.enable_lora)
+
     def routable(self) -> set[str]:
         """The adapters that the engine's routes take requests for."""
         return set() if self._models is None else set(self._models.lora_requests)
@@ -322,7 +267,7 @@ class VllmEngine:
 
         Nothing is read from a prefix cache, and nothing is captured.
         """
-        ask = self._forced_logprobs if self._arguments.enable_lora else self._prompt_logprobs
+        ask = self._forced_logprobs if self.takes_adapters else self._prompt_logprobs
         return list(await asyncio.gather(*(ask(tokens, positions, adapter) for tokens, positions in queries)))
 
     async def _prompt_logprobs(
@@ -334,7 +279,8 @@ class VllmEngine:
     async def _forced_logprobs(
         self, tokens: Sequence[int], positions: Sequence[int], adapter: str | None
     ) -> list[float]:
-        """One request a position, with that token forced: `prompt_logprobs` kills an engine with LoRA (`LORA_LIMIT`).
+        """One request a position, with that token forced: `prompt_logprobs` kills an engine with LoRA
+        (`serving.vllm_routes.LORA_LIMIT`).
 
         The log-probability is of the raw model, from before the mask that forces the token.
         """
@@ -393,11 +339,6 @@ class VllmEngine:
 
     def stop(self) -> None:
         self._engine.shutdown()
-
-
-def _wants_prompt_logprobs(request: Any) -> bool:
-    echoes = getattr(request, "echo", False) and getattr(request, "logprobs", None) is not None
-    return echoes or getattr(request, "prompt_logprobs", None) is not None
 
 
 def check_engine_internals(engine: Any) -> None:

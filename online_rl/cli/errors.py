@@ -15,6 +15,7 @@ _EXPECTED = {
     "online_rl.service.processes": ("AlreadyRunning",),
     "online_rl.service.database": ("SchemaTooNew",),
     "online_rl.registry": ("UnknownVersion", "IllegalTransition"),
+    "online_rl.retention": ("Undeliverable",),
     "online_rl.base_model": ("UnusableModel",),
     "online_rl.pretraining": ("UnfitTrajectories",),
     "feedback.database": ("DatabaseUnavailable",),

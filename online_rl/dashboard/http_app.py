@@ -23,6 +23,7 @@ from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.policy_client import PolicyClient
 from online_rl.dashboard.probes import probe_routes
 from online_rl.registry import IllegalTransition, Registry, UnknownVersion
+from online_rl.retention import Undeliverable
 from serving.auth import ApiKeyMiddleware, hash_keys
 
 STATIC = Path(__file__).parent / "static"
@@ -95,6 +96,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(IllegalTransition)
     async def illegal(_request: Request, error: Exception) -> JSONResponse:
         return JSONResponse(error_body(str(error), "illegal_transition", param="version"), 409)
+
+    @app.exception_handler(Undeliverable)
+    async def undeliverable(_request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_body(str(error), "undeliverable", param="version"), 409)
 
     @app.exception_handler(HTTPException)
     async def plain(_request: Request, error: HTTPException) -> JSONResponse:

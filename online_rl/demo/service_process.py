@@ -46,7 +46,8 @@ class ServiceProcess:
         command += ["--port", str(self._port)]
         for assignment in self._assignments:
             command += ["--set", assignment]
-        with self._output.open("wb") as output:
+        self._output.unlink(missing_ok=True)
+        with self._output.open("ab") as output:  # appending: the service keeps its log files in bounds
             # In a session of its own: Ctrl-C in the terminal must reach the demo, which then stops the service.
             self._process = subprocess.Popen(
                 command,

@@ -151,8 +151,8 @@ def _last_lines(message: str, count: int = 4) -> str:
     return " | ".join(lines[-count:])[-600:]
 
 
-def stop_ray(serving: bool) -> None:
-    """Let the policy's replicas finish what they hold, where they got to answer (`serving`), and end everything."""
+def stop_policy() -> None:
+    """Let the policy's replicas finish what they hold and send what they captured. Returns once they have ended."""
     import ray
 
     if not ray.is_initialized():
@@ -162,8 +162,14 @@ def stop_ray(serving: bool) -> None:
     from ray.serve.exceptions import RayServeException
 
     try:
-        if serving:
-            serve.delete(POLICY)
+        serve.delete(POLICY)
     except (RayError, RayServeException, TimeoutError, RuntimeError) as error:
         logging.getLogger(__name__).warning("the policy did not shut down in order: %s", type(error).__name__)
-    ray.shutdown()
+
+
+def stop_ray() -> None:
+    """End everything that Ray started."""
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()

@@ -22,6 +22,7 @@ from online_rl.service import cluster, database
 from online_rl.service.actors import PARTS, Part, start_part, stop_parts
 from online_rl.service.broker import BrokerError, EmbeddedBroker
 from online_rl.service.checks import before_start
+from online_rl.service.log_bounds import bound_logs
 from online_rl.service.processes import ServiceLock, adopt_orphans, end_children
 from online_rl.service.worker_setup import log_to_file
 
@@ -32,6 +33,7 @@ STOP_PART_SECONDS = 10.0
 END_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 LEARNER = "learner"
+ASSEMBLER = "assembler"
 
 Say = Callable[[str], None]
 
@@ -61,7 +63,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._broker: EmbeddedBroker | None = None
         self._engine: Engine | None = None
-        self._actors: list[Any] = []
+        self._actors: dict[str, Any] = {}
         self._serving = False
         self._clean = True
 
@@ -175,19 +177,29 @@ class Supervisor:
 
     def _start_parts(self, parts: list[Part]) -> None:
         for part in parts:
-            self._actors.append(start_part(part, self.settings, self.bootstrap_servers, self.logs))
+            self._actors[part.name] = start_part(part, self.settings, self.bootstrap_servers, self.logs)
 
     def _say_ready(self, name: str) -> None:
         self._say(f"{name:<12} ready after {time.monotonic() - self.started_at:5.1f} s")
 
     def watch(self) -> None:
-        """Blocks until `request_stop`; says when the broker had to be started again, and that this process lives."""
+        """Blocks until `request_stop`; says when the broker had to be started again, and that this process lives.
+
+        Keeps the log files in bounds meanwhile.
+        """
         restarts = 0
         while not self._stop.wait(WATCH_SECONDS):
             if self._broker is not None and self._broker.restarts != restarts:
                 restarts = self._broker.restarts
                 self._say(f"broker       died and was started again ({restarts} so far)")
             self._beat()
+            self._bound_logs()
+
+    def _bound_logs(self) -> None:
+        try:
+            bound_logs(self.logs)
+        except OSError as error:  # another user's file, or one that was removed meanwhile
+            log.warning("a log file is not in bounds: %s", error)
 
     def _beat(self) -> None:
         assert self._engine is not None
@@ -206,8 +218,8 @@ class Supervisor:
         self._stop.set()
         if not self._clean:
             self._clean = True
-            stop_parts(self._actors, STOP_PART_SECONDS)
-            cluster.stop_ray(self._serving)
+            self._stop_parts()
+            cluster.stop_ray()
             if self._broker is not None:
                 self._broker.stop()
             left = end_children(END_SECONDS)
@@ -215,6 +227,15 @@ class Supervisor:
         if self._engine is not None:
             self._engine.dispose()
         self._lock.release()
+
+    def _stop_parts(self) -> None:
+        """Against the stream, but for the assembler: the replicas send what they captured last when they end, and it
+        stores that before it ends itself."""
+        assembler = [actor for name, actor in self._actors.items() if name == ASSEMBLER]
+        stop_parts([actor for name, actor in self._actors.items() if name != ASSEMBLER], STOP_PART_SECONDS)
+        if self._serving:
+            cluster.stop_policy()
+        stop_parts(assembler, STOP_PART_SECONDS)
 
 
 def handle_signals(supervisor: Supervisor, say: Say) -> None:

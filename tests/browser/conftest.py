@@ -64,7 +64,7 @@ def serve(folder: Path, *, past: bool, port: int = 0, **settings: Any) -> Iterat
     engine = open_database(f"sqlite:///{folder / 'ops.db'}")
     create_tables(engine)
     if past:
-        seed(engine, time.time())
+        seed(engine, time.time(), folder / "versions")
     http = httpx.AsyncClient(transport=httpx.MockTransport(_refuse), base_url="http://policy")
     app = create_app(engine, Settings(**settings), http=http, started_at=time.time() - 3210)
     listening = socket.create_server(("127.0.0.1", port))

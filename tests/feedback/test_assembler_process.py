@@ -14,10 +14,12 @@ import sqlalchemy as sa
 
 import online_rl.tables
 from feedback import tables
-from feedback.assembler_main import run_assembler
+from feedback.assembler import Assembler
+from feedback.assembler_main import DRAIN_SECONDS, POLL_RECORDS, AssemblerLoop, handled_by_learner, run_assembler
 from feedback.database import open_database
 from feedback.inbox import Submission, store_feedback
 from feedback.kafka_log import KafkaLog, LogUnavailable
+from feedback.outbox import OutboxRelay
 from feedback.schemas import FeedbackIn, Trajectory
 from feedback.tables import feedback, generations, outbox, trajectories
 from online_rl.config import Settings
@@ -131,6 +133,36 @@ def test_from_answer_and_feedback_to_the_log(world: World) -> None:
         world.rate("a")
         until(lambda: world.in_log() == ["a"])
     assert world.count(feedback, feedback.c.status == "used") == 1
+
+
+def test_told_to_stop_it_stores_first_what_lies_in_the_log(world: World) -> None:
+    """More than one read of it, sent before the stop and not yet read."""
+    names = [f"i{n}" for n in range(2 * POLL_RECORDS + 1)]
+    world.answer(*names)
+    stop = threading.Event()
+    stop.set()
+    run_assembler(world.settings, world.broker.bootstrap_servers, stop)
+    assert world.count(generations) == len(names)
+
+
+def test_a_stop_does_not_wait_for_a_log_that_is_down(world: World) -> None:
+    world.broker.kill()
+    stop = threading.Event()
+    stop.set()
+    began = time.monotonic()
+    run_assembler(world.settings, world.broker.bootstrap_servers, stop)
+    assert time.monotonic() - began < DRAIN_SECONDS
+
+
+def test_a_stop_waits_no_longer_than_its_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last record cannot be reached: the database takes nothing."""
+    world.answer("a")
+    monkeypatch.setattr(AssemblerLoop, "round", lambda _self: not time.sleep(0.01))
+    relay = OutboxRelay(world.engine, world.log, handled_by_learner(world.engine))
+    loop = AssemblerLoop(world.log, Assembler(world.engine, world.settings.feedback), relay)
+    began = time.monotonic()
+    assert not loop.drain(0.5)
+    assert 0.5 <= time.monotonic() - began < 5
 
 
 def test_kill_9_of_the_broker_in_the_middle_of_the_stream(world: World) -> None:

@@ -73,7 +73,6 @@ def make_service(
         bury=lambda record, reason: buried.append((record, reason)),  # pyright: ignore[reportArgumentType]
         settings=settings,
         response=response or ResponseSettings(),
-        keep_versions=2,
         restored=restored,
         clock=clock,
     )

@@ -1,6 +1,7 @@
 """Artifacts: complete, hashed, merged as they will be served, with probes that tell versions apart."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from online_rl import publish
 from online_rl.durable_files import hash_file
 from online_rl.packing import TokenSequence
 from online_rl.probes import COUNT, choose_probes
@@ -96,26 +98,13 @@ def test_the_parent_is_merged_again_after_a_restart(tmp_path, model_folder):
     for restart in ("merged there", "adapter only"):
         policy, publisher = make_publisher(tmp_path, model_folder)
         if restart == "adapter only":
-            publisher.prune(keep=1, in_use=())
-            publisher.publish(2, 1, update=2, recent=make_trajectories(4), created_at=1.0)
-            publisher.prune(keep=1, in_use={2})
-            assert not (first / "merged").exists()
-            policy, publisher = make_publisher(tmp_path, model_folder)
+            shutil.rmtree(first / "merged")
         change(policy, 2)
         folder = publisher.publish(3, 1, update=2, recent=make_trajectories(4), created_at=1.0)
         probes = read_probes(folder)
         expected = expected or probes
         for ours, theirs in zip(probes, expected, strict=True):
             assert ours.parent_logprobs == pytest.approx(theirs.parent_logprobs, abs=1e-5)
-
-
-def test_pruning_spares_what_is_in_use_and_all_adapters(tmp_path, model_folder):
-    _, publisher = make_publisher(tmp_path, model_folder)
-    for version in range(1, 6):
-        publisher.publish(version, version - 1, update=version, recent=make_trajectories(2), created_at=1.0)
-    publisher.prune(keep=2, in_use={1})
-    assert [(publisher.folder(v) / "merged").exists() for v in range(1, 6)] == [True, False, False, True, True]
-    assert all((publisher.folder(v) / "adapter" / "adapter_model.safetensors").is_file() for v in range(1, 6))
 
 
 def test_an_interrupted_publish_leaves_nothing_that_looks_finished(tmp_path, model_folder, monkeypatch):
@@ -125,7 +114,7 @@ def test_an_interrupted_publish_leaves_nothing_that_looks_finished(tmp_path, mod
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publisher, "_write_model", full)
+        patch.setattr(publish, "write_merged", full)
         with pytest.raises(OSError, match="No space"):
             publisher.publish(1, 0, update=1, recent=make_trajectories(2), created_at=1.0)
     assert not publisher.folder(1).exists()

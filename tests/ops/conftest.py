@@ -25,8 +25,8 @@ def empty_database(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def database(empty_database: Engine) -> Engine:
-    seed(empty_database, time.time(), per_taste=80)
+def database(empty_database: Engine, tmp_path: Path) -> Engine:
+    seed(empty_database, time.time(), tmp_path / "versions", per_taste=80)
     return empty_database
 
 

@@ -1,6 +1,8 @@
 """Writes a believable past (`tests.ops.history`) into a database, as the parts of the service would have."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
@@ -8,6 +10,7 @@ from sqlalchemy import Connection, Engine
 import feedback.tables
 import online_rl.tables
 import serving.tables
+from online_rl.schemas import Manifest
 from tests.ops.history import History, Rated, Updated, simulate
 
 REJECTED = "probe: further from version 23 than from its parent (mean 0.21, tolerance 0.15)"
@@ -19,13 +22,16 @@ def create_tables(engine: Engine) -> None:
         metadata.create_all(engine)
 
 
-def seed(engine: Engine, now: float, *, per_taste: int = 320) -> History:
-    """Three tastes of `per_taste` trajectories each; the newest a few seconds before `now` (Unix seconds)."""
+def seed(engine: Engine, now: float, folder: Path, *, per_taste: int = 320) -> History:
+    """Three tastes of `per_taste` trajectories each; the newest a few seconds before `now` (Unix seconds).
+
+    The versions lie below `folder`, each with nothing but its manifest.
+    """
     history = simulate(now - 4.0, per_taste=per_taste)
     with engine.begin() as connection:
         add_rated(connection, *history.rated)
         _add_learning(connection, history)
-        _add_versions(connection, history)
+        _add_versions(connection, history, folder)
         _add_parts(connection, now)
         _add_replica(connection, now, live=max(one.update for one in history.updated if not one.rejected))
         _add_dead_letter(connection, now)
@@ -102,7 +108,7 @@ def _add_learning(connection: Connection, history: History) -> None:
         )  # fmt: skip
 
 
-def _add_versions(connection: Connection, history: History) -> None:
+def _add_versions(connection: Connection, history: History, folder: Path) -> None:
     first = history.rated[0].released_at
     kept = [one for one in history.updated if not one.rejected]
     live = kept[-1].update if kept else 0
@@ -126,7 +132,17 @@ def _add_versions(connection: Connection, history: History) -> None:
     ]  # fmt: skip
     connection.execute(sa.insert(serving.tables.rollouts), delivered)
     _retire(rows)
+    for row in rows:
+        row["artifact"] = str(write_manifest(folder / f"v{row['version']:06d}", row["version"], row["parent"]))
     connection.execute(sa.insert(online_rl.tables.policy_versions), rows)
+
+
+def write_manifest(artifact: Path, version: int, parent: int | None, **files: str) -> Path:
+    """An artifact folder with nothing but a manifest that lists `files`."""
+    artifact.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(version=version, parent=parent, kind="lora", base_sha256="0" * 64, files=files, created_at=0.0)
+    (artifact / "manifest.json").write_text(manifest.model_dump_json())
+    return artifact
 
 
 def _parent(one: Updated, kept: list[Updated]) -> int:
@@ -135,9 +151,9 @@ def _parent(one: Updated, kept: list[Updated]) -> int:
 
 def _version(
     version: int, parent: int | None, state: str, at: float, *, live_at: float, metrics: dict[str, float]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     return {
-        "version": version, "parent": parent, "state": state, "artifact": f"versions/v{version:06d}",
+        "version": version, "parent": parent, "state": state,
         "reason": REJECTED if state == "rejected" else None, "metrics": metrics, "created_at": at,
         "changed_at": live_at,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from online_rl.registry import Registry
 from online_rl.tables import trainings
 from tests.ops.conftest import client_of
 from tests.ops.history import Rated
-from tests.ops.seed import add_rated
+from tests.ops.seed import add_rated, write_manifest
 
 
 def get(client: TestClient, path: str) -> Any:
@@ -91,6 +92,19 @@ def test_a_candidate_is_never_promoted_past_its_proof(client: TestClient, databa
     response = client.post("/admin/versions/16/promote", json={"reason": "hurry"})
     assert response.status_code == 409
     assert "candidate" in response.json()["error"]["message"]
+    assert get(client, "/admin/versions")["live"] == 15
+
+
+@pytest.mark.parametrize(("path", "body"), [("/admin/versions/12/promote", {}), ("/admin/rollback", {"to": 12})])
+def test_a_version_that_no_replica_could_load_is_refused_at_once(
+    client: TestClient, database: Engine, path: str, body: dict[str, int]
+) -> None:
+    write_manifest(Path(Registry(database).get(12).artifact), 12, 11, **{"adapter/adapter_model.safetensors": "0" * 64})
+    response = client.post(path, json={"reason": "v15 is rude", **body})
+    assert response.status_code == 409
+    error = response.json()["error"]
+    assert error["param"] == "version"
+    assert "adapter/adapter_model.safetensors of version 12 is gone or damaged" in error["message"]
     assert get(client, "/admin/versions")["live"] == 15
 
 

@@ -37,7 +37,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Eng
         now = time.time()
         for engine in engines:
             create_tables(engine)
-            seed(engine, now, per_taste=80)
+            seed(engine, now, folder / "versions", per_taste=80)
         yield engines
         for engine in engines:
             engine.dispose()

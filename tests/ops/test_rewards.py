@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -13,8 +14,8 @@ from tests.ops.seed import seed
 
 
 @pytest.fixture
-def history(empty_database: Engine) -> History:
-    return seed(empty_database, time.time(), per_taste=60)
+def history(empty_database: Engine, tmp_path: Path) -> History:
+    return seed(empty_database, time.time(), tmp_path / "versions", per_taste=60)
 
 
 def naive(history: History, bucket: float) -> dict[float, tuple[int, float, float | None]]:

@@ -67,10 +67,12 @@ async def check_a_stream_is_captured(subject: Subject) -> None:
     await proved_label(subject, 3)
     request = context()
     seen: list[int] = []
+    assert not request.engine_answered
     async for output in subject.generate(PROMPT, subject.params(6, True, None), REQUEST):
         assert all(part.logprobs is None and part.cumulative_logprob is None for part in output.outputs)
         seen += output.outputs[0].token_ids
         assert request.policy_version == 3
+        assert request.engine_answered
     (generation,) = subject.generations
     assert list(generation.token_ids) == seen
     assert list(generation.prompt_token_ids) == PROMPT["prompt_token_ids"]

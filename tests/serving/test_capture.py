@@ -76,7 +76,7 @@ async def test_outside_a_request_nothing_is_captured(subject: Subject):
 
 async def test_a_missing_logprob_is_refused_and_the_answer_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch):
     await proved_label(subject, 1)
-    context()
+    request = context()
     original = FakeEngine._part
 
     def without(self, state, params, which, last):
@@ -85,9 +85,10 @@ async def test_a_missing_logprob_is_refused_and_the_answer_goes_on(subject: Subj
         return part
 
     monkeypatch.setattr(FakeEngine, "_part", without)
-    tokens = [
-        token async for output in subject.generate(PROMPT, Params(), REQUEST) for token in output.outputs[0].token_ids
-    ]
+    tokens: list[int] = []
+    async for output in subject.generate(PROMPT, Params(), REQUEST):
+        tokens += output.outputs[0].token_ids
+        assert request.engine_answered  # else the whole response would be held back
     assert len(tokens) == 4
     assert subject.generations == []
 
@@ -124,6 +125,7 @@ async def test_an_engine_failure_reaches_the_caller_and_is_noted(subject: Subjec
     with pytest.raises(RuntimeError, match="engine"):
         [output async for output in capture.generate(PROMPT, Params(), REQUEST)]
     assert request.engine_failed
+    assert request.engine_answered
     assert capture.gate.running == 0
 
 

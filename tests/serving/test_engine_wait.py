@@ -1,11 +1,13 @@
 """The plugin that lets vLLM's processes sleep while they wait."""
 
+import os
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from serving import engine_wait
+from serving import engine_wait, vllm_engine
 
 
 def make_queues(argument: str = "busy_loop_s") -> SimpleNamespace:
@@ -49,3 +51,20 @@ def test_vllm_finds_the_plugin_and_it_fits_this_vllm(monkeypatch):
         assert shm_broadcast.SpinCondition.__init__.__defaults__ == (0.0,)
     finally:
         shm_broadcast.SpinCondition.__init__.__defaults__ = before
+
+
+def test_a_length_that_is_no_number_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv(engine_wait.VARIABLE, "a while")
+    with pytest.raises(ValueError, match=rf"{engine_wait.VARIABLE} is 'a while'; give seconds"):
+        engine_wait.register()
+
+
+@pytest.mark.parametrize(("on_cpu", "before", "after"), [(True, None, "0"), (True, "0.5", "0.5"), (False, None, None)])
+def test_only_an_engine_on_a_cpu_asks_for_it_and_a_length_of_ones_own_stays(monkeypatch, on_cpu, before, after):
+    monkeypatch.delenv(engine_wait.VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(engine_wait.VARIABLE, before)
+    monkeypatch.setattr(vllm_engine, "runs_on_cpu", lambda: on_cpu)
+    options = vllm_engine.EngineOptions(Path("model"), "policy", 128, 4, 1.0, "auto")
+    vllm_engine.parse_arguments(options)
+    assert os.environ.pop(engine_wait.VARIABLE, None) == after

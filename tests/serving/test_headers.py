@@ -9,7 +9,7 @@ import pytest
 from serving.context import InvalidBody, RequestContext, current_request, decode_header, parse_tags
 from serving.headers import RequestMiddleware
 from serving.inference_ids import InferenceIds
-from serving.routes import RouteShim, is_inference, scope_for
+from serving.routes import INFERENCE_ROUTES, RouteShim, is_inference, scope_for
 
 IDS = InferenceIds(b"k" * 32)
 
@@ -48,12 +48,18 @@ class Exchange:
         return {key.decode(): value.decode() for key, value in self.sent[0]["headers"]}
 
 
+def sample(context: RequestContext, prefix: str) -> None:
+    """What the capture notes at the engine's first output."""
+    context.response_id = f"{prefix}{context.inference_id}"
+    context.policy_version = 7
+    context.engine_answered = True
+
+
 async def answering(scope, receive, send, context: RequestContext | None = None) -> None:
     context = current_request.get()
     assert context is not None
-    context.response_id = f"chatcmpl-{context.inference_id}"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-    context.policy_version = 7
+    sample(context, "chatcmpl-")
     for number in range(3):
         await send({"type": "http.response.body", "body": b"chunk %d" % number, "more_body": number < 2})
 
@@ -75,7 +81,10 @@ async def test_each_chunk_leaves_at_once():
     arrived = asyncio.Event()
 
     async def slow(scope, receive, send):
+        context = current_request.get()
+        assert context is not None
         await send({"type": "http.response.start", "status": 200, "headers": []})
+        sample(context, "chatcmpl-")
         await send({"type": "http.response.body", "body": b"first", "more_body": True})
         await arrived.wait()
         await send({"type": "http.response.body", "body": b"last"})
@@ -87,6 +96,48 @@ async def test_each_chunk_leaves_at_once():
     assert [message.get("body") for message in exchange.sent] == [None, b"first"]
     arrived.set()
     await running
+
+
+EVERY_HEADER = {"x-inference-id", "x-episode-id", "x-feedback-token", "x-policy-version"}
+
+
+@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_generating_route_carries_every_header(path: str, stream: bool):
+    """Whatever the route sends before its first token, as ``/v1/responses`` does."""
+
+    async def app(scope, receive, send):
+        context = current_request.get()
+        assert context is not None
+        if not stream:
+            sample(context, "id-")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if stream:
+            for early in (b"created", b"in progress"):
+                await send({"type": "http.response.body", "body": early, "more_body": True})
+            sample(context, "id-")
+        await send({"type": "http.response.body", "body": b"token", "more_body": stream})
+        if stream:
+            await send({"type": "http.response.body", "body": b""})
+
+    exchange = Exchange(app)
+    await exchange.run(path)
+    assert exchange.headers.keys() >= EVERY_HEADER
+    assert exchange.headers["x-policy-version"] == "7"
+    pieces = [message["body"] for message in exchange.sent[1:]]
+    assert pieces == ([b"created", b"in progress", b"token", b""] if stream else [b"token"])
+
+
+async def test_a_stream_that_never_asks_the_engine_ends_all_the_same():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"created", "more_body": True})
+        await send({"type": "http.response.body", "body": b"failed"})
+
+    exchange = Exchange(app)
+    await exchange.run("/v1/responses")
+    assert [message.get("body") for message in exchange.sent] == [None, b"created", b"failed"]
+    assert "x-inference-id" not in exchange.headers
 
 
 async def test_the_engine_sees_our_id_and_never_the_client_s():

@@ -5,6 +5,7 @@ import json
 import shutil
 import statistics
 import time
+from typing import Any
 
 import httpx
 import openai
@@ -103,6 +104,30 @@ def test_responses_carry_our_id_and_are_captured(policy: Policy):
     answer = raw.parse()
     assert raw.headers["x-inference-id"] == answer.id
     assert policy.generation(answer.id).episode_id == "episode-8"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 4}),
+        ("/v1/completions", {"prompt": "Rain", "max_tokens": 4}),
+        ("/v1/responses", {"input": "What do you think about rain?", "max_output_tokens": 4}),
+        ("/v1/messages", {"messages": QUESTION, "max_tokens": 4}),
+    ],
+)
+def test_every_generating_route_names_inference_episode_version_and_token(
+    policy: Policy, path: str, body: dict[str, Any], stream: bool
+):
+    request = {"model": "policy", "stream": stream, **body}
+    with httpx.stream("POST", f"{policy.url}{path}", json=request, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        text = "".join(response.iter_text())
+    assert response.headers["x-inference-id"] in text
+    assert response.headers["x-feedback-token"]
+    generation = policy.generation(response.headers["x-inference-id"])
+    assert response.headers["x-episode-id"] == generation.inference_id
+    assert int(response.headers["x-policy-version"]) == generation.spans[0].version
 
 
 def test_a_client_s_own_request_id_is_kept_but_is_not_the_id(policy: Policy):

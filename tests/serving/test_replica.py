@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import exc
 
+from feedback.database import ANY_FAULT
 from online_rl.schemas import PolicyVersion, VersionState
 from serving.artifact import Artifact, ArtifactRefused
 from serving.gate import Gate
@@ -26,10 +28,11 @@ class Rows:
         self.assigned = 0
         self.reports: list[ReplicaReport] = []
         self.away = False
+        self.fault: Exception = DatabaseAway()
 
     def _check(self) -> None:
         if self.away:
-            raise DatabaseAway
+            raise self.fault
 
     def get(self, version: int) -> PolicyVersion:
         self._check()
@@ -58,7 +61,7 @@ class Rows:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, unavailable: tuple[type[Exception], ...] = (DatabaseAway,)) -> None:
         self.engine = FakeEngine()
         self.rows = Rows()
         self.refused: set[int] = set()
@@ -69,7 +72,7 @@ class World:
             self.rows,
             verify=self.verify,
             counts=ReplicaCounts,
-            unavailable=(DatabaseAway,),
+            unavailable=unavailable,
             poll_seconds=0.001,
             heartbeat_seconds=0.01,
         )
@@ -135,6 +138,22 @@ async def test_a_database_that_is_away_changes_nothing_and_assignments_go_on_aft
     world.rows.assigned = 1
     world.rows.away = False
     await world.until(lambda: world.last.actual_version == 1)
+
+
+@pytest.mark.parametrize("kind", [exc.OperationalError, exc.InternalError, exc.ProgrammingError])
+async def test_whatever_the_database_refuses_the_replica_goes_on(kind: type[exc.DBAPIError]):
+    """A standby that takes no writes, rights that were revoked: `ANY_FAULT` is what the replica is composed with."""
+    world = World(unavailable=ANY_FAULT)
+    await world.replica.load_first()
+    running = asyncio.create_task(world.replica.run())
+    world.rows.fault = kind("UPDATE", None, Exception("no"))
+    world.rows.away = True
+    await asyncio.sleep(0.02)
+    assert not running.done()
+    world.rows.assigned = 1
+    world.rows.away = False
+    await world.until(lambda: world.last.actual_version == 1)
+    running.cancel()
 
 
 async def test_a_replica_that_cannot_go_back_says_that_it_is_unusable(world: World):

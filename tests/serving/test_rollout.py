@@ -44,6 +44,11 @@ class World:
             object.__setattr__(report, field, value)
         self.stores[name].report(report)
 
+    def beat_late(self) -> None:
+        """Every replica says at the deployer's own time that it lives."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.update(replicas).values(heartbeat_at=time.time() + self.late))
+
     def candidate(self, version: int) -> None:
         self.registry.add_candidate(version, 0, f"v{version}", {})
 
@@ -126,6 +131,36 @@ def test_a_replica_that_takes_too_long_rejects_the_candidate(world: World):
     with world.engine.begin() as connection:
         connection.execute(sa.update(rollouts).values(started_at=time.time() - ROLLOUT_SECONDS - 1))
     world.report(0)
+    world.steps()
+    assert world.state(1) is VersionState.REJECTED
+
+
+def test_a_replica_that_joins_during_a_rollout_takes_part_and_has_the_whole_time(world: World):
+    world.candidate(1)
+    world.steps()
+    world.report(1)
+    world.late = ROLLOUT_SECONDS - 1
+    world.add_replica("policy-1")
+    world.beat_late()
+    world.steps()
+    assert world.stores["policy-1"].assigned_version() == 1
+    assert world.state(1) is VersionState.CANDIDATE
+    world.late = 2 * ROLLOUT_SECONDS - 2
+    world.beat_late()
+    world.steps()
+    assert world.state(1) is VersionState.CANDIDATE
+    world.report(1, "policy-1")
+    world.beat_late()
+    world.steps()
+    assert world.state(1) is VersionState.LIVE
+
+
+def test_a_replica_that_starts_again_and_again_gets_no_more_time(world: World):
+    world.candidate(1)
+    world.steps()
+    world.late = ROLLOUT_SECONDS + 1
+    world.stores["policy-0"].register(0)
+    world.beat_late()
     world.steps()
     assert world.state(1) is VersionState.REJECTED
 
