@@ -44,6 +44,7 @@ generations = sa.Table(
     sa.UniqueConstraint("inference_id", "prompt_index", "turn", "choice", name="generations_once"),
     sa.Index("generations_by_episode", "api_key_id", "episode_id", "state"),
     sa.Index("generations_due", "state", "due_at"),
+    sa.Index("generations_by_drop_reason", "state", "drop_reason"),
     sa.Index("generations_by_user", "user_id"),
 )
 
