@@ -47,16 +47,21 @@ def bury(connection: Connection, message: Message, reason: str, now: float) -> N
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
-        # PostgreSQL takes no NUL in a text.
-        "key": message.key and message.key.replace("\0", "\ufffd"),
+        "key": message.key and _without_nul(message.key),
         "value": message.value,
-        "reason": reason,
+        # It may name a field that the message made up.
+        "reason": _without_nul(reason),
         "created_at": now,
     }
     buried = connection.execute(insert_ignoring(connection, dead_letters).returning(dead_letters.c.dead_letter_id), row)
     if buried.first() is not None and not message.topic.endswith(DLQ_SUFFIX):
         waiting = {"topic": message.topic + DLQ_SUFFIX, "key": dead_letter_id, "created_at": now, "state": "waiting"}
         connection.execute(sa.insert(outbox), waiting)
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL takes no NUL in a text."""
+    return text.replace("\0", "\ufffd")
 
 
 def list_dead_letters(engine: Engine, *, limit: int = 100, replayed: bool = False) -> list[dict[str, Any]]:

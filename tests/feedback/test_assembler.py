@@ -308,6 +308,13 @@ def test_a_reason_never_repeats_what_the_message_held(bench: Bench) -> None:
     assert "secret" not in letter.reason
 
 
+def test_a_reason_may_name_a_field_that_the_message_made_up(bench: Bench) -> None:
+    value = as_record(make_generation()).value.replace(b'"model":', rb'"made\u0000up": 1, "model":')
+    bench.assembler.store([Record("generations.v1", 0, 0, "k", value)])
+    (letter,) = bench.rows(dead_letters)
+    assert letter.reason.startswith("made\ufffdup: ")
+
+
 def test_a_second_assembler_cannot_release_what_the_first_did(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.store(make_generation(at=1990.0))
     bench.rate()

@@ -250,7 +250,9 @@ async def test_retracting(service: Service) -> None:
         assert answered.status_code == 200
         assert answered.json() == {"feedback_id": feedback_id, "effect": "removed"}
     assert service.count(outbox) == 2
-    assert (await service.http.delete("/v1/feedback/fb_none")).status_code == 404
+    for unknown in ("fb_none", "fb_%00", "%00", "%ff", "fb_%ED%A0%80"):
+        assert (await service.http.delete(f"/v1/feedback/{unknown}")).status_code == 404, unknown
+        assert (await service.lookup.get(f"/v1/inferences/{unknown}")).status_code == 404, unknown
     service.assembler.join_new()
     generation = make_generation(inference_id, at=time.time())
     service.assembler.store([as_record(generation)])
