@@ -42,6 +42,7 @@ def run_assembler(settings: Settings, bootstrap_servers: str, stop: threading.Ev
         topic_prefix=settings.kafka.topic_prefix,
         security=settings.kafka.security,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
     )
     relay = OutboxRelay(engine, log, handled_by_learner(engine))
     loop = AssemblerLoop(log, Assembler(engine, settings.feedback), relay)

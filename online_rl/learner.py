@@ -53,6 +53,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
         topic_prefix=settings.kafka.topic_prefix,
         security=settings.kafka.security,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
     )
     source: LogConsumer | None = None
     try:
