@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from feedback.assembler import Assembler
-from feedback.database import UNAVAILABLE, open_database, read_only
+from feedback.database import UNAVAILABLE, chunked, open_database, read_only
 from feedback.dead_letters import DLQ_SUFFIX
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable, Record
 from feedback.outbox import Handled, OutboxRelay
@@ -62,8 +62,9 @@ def handled_by_learner(engine: Engine) -> Handled:
     def handled(trajectory_ids: Sequence[str]) -> set[str]:
         with read_only(engine).connect() as connection:
             queries = [
-                sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(trajectory_ids))
+                sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(part))
                 for table in (trainings, drops)
+                for part in chunked(trajectory_ids)
             ]
             return {name for query in queries for (name,) in connection.execute(query)}
 
@@ -82,6 +83,7 @@ class AssemblerLoop:
         self._chores_at = 0.0
         self._refill_at = 0.0
         self._prune_at = 0.0
+        self._adopted = False
         self._down: dict[str, str] = {}
 
     def round(self) -> bool:
@@ -109,6 +111,9 @@ class AssemblerLoop:
             self._in_hand = self._consumer.poll(POLL_RECORDS, POLL_SECONDS)
 
     def _join(self) -> None:
+        if not self._adopted:
+            self._assembler.adopt_settings()
+            self._adopted = True
         if self._in_hand:
             self._assembler.store(self._in_hand)
             self._commit()

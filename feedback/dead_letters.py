@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from feedback.database import insert_ignoring
+from feedback.database import chunked, insert_ignoring
 from feedback.tables import dead_letters, outbox
 
 DLQ_SUFFIX = ".dlq"
@@ -81,8 +81,10 @@ def replay(engine: Engine, log: Sender, dead_letter_ids: Sequence[str], *, again
     whatever `log.send` raises, with those before it marked as replayed.
     """
     with engine.connect() as connection:
-        query = sa.select(dead_letters).where(dead_letters.c.dead_letter_id.in_(dead_letter_ids))
-        found = {row["dead_letter_id"]: row for row in connection.execute(query).mappings()}
+        queries = [
+            sa.select(dead_letters).where(dead_letters.c.dead_letter_id.in_(part)) for part in chunked(dead_letter_ids)
+        ]
+        found = {row["dead_letter_id"]: row for query in queries for row in connection.execute(query).mappings()}
     missing = [name for name in dead_letter_ids if name not in found]
     if missing:
         raise KeyError(f"no dead letter {missing[0]}")
