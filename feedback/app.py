@@ -55,7 +55,8 @@ def build_feedback_app(settings: Settings) -> Any:
     app.include_router(FeedbackRoutes(engine, inbox, ids, settings.feedback).router)
     add_error_handlers(app)
     keyed = ApiKeyMiddleware(app, hash_keys(settings.api_keys), lambda _method, _path: "feedback")
-    # Any origin: what a page may do, it may do by the key or token it sends, never by who its visitor is.
+    # Any origin: what a page may do, it may do by the key or token it sends, never by who its visitor is. Without keys
+    # `ApiKeyMiddleware` refuses pages of other machines that send no token.
     return CORSMiddleware(
         FullPath(FeedbackTokenMiddleware(app, keyed, ids.check_token)),
         allow_origins=["*"],

@@ -8,18 +8,18 @@ outbox row, so a trajectory is released once or not at all.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection, Engine, exc
 
-from feedback.assembly import Draft, assemble
-from feedback.database import insert_ignoring, read_only
+from feedback.assembly import Draft, assemble, crowded_out
+from feedback.database import chunked, insert_ignoring, read_only
 from feedback.dead_letters import Message, bury
 from feedback.generations import generation_of, generation_row
-from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, due_at, target_of
+from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, target_of
 from feedback.release import Decisions, make_trajectory, write_decisions
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations
@@ -28,8 +28,20 @@ from serving.schemas import Generation
 logger = logging.getLogger(__name__)
 
 BATCH = 500
+EPISODES = 50
+"""Episodes whose tokens are in memory together."""
+CLOSED = 100
+"""Released, and dropped, generations of an episode that are looked at to say what became of feedback on it."""
 Episode = tuple[str, str]
 """(API key id, episode id): two keys that use the same episode id are not in one episode."""
+
+
+class Open(NamedTuple):
+    """A generation that can still go into a trajectory, with its row's number and the end of its window."""
+
+    seq: int
+    due_at: float
+    generation: Generation
 
 
 class Assembler:
@@ -90,14 +102,32 @@ class Assembler:
             return len(rows)
 
     def release_due(self) -> int:
-        """Release or drop what has waited long enough. Returns how many episodes were looked at."""
+        """Release or drop what has waited long enough. Returns how many episodes were looked at.
+
+        Some episodes a transaction, so that feedback need not wait long for the write lock.
+        """
         now = self._clock()
-        query = sa.select(generations.c.api_key_id, generations.c.episode_id).distinct()
-        query = query.where(generations.c.state == "open", generations.c.due_at <= now).limit(BATCH)
+        query = sa.select(generations.c.api_key_id, generations.c.episode_id)
+        query = query.where(generations.c.state == "open", generations.c.due_at <= now)
+        with read_only(self._engine).connect() as connection:
+            due = connection.execute(query.order_by(generations.c.due_at).limit(BATCH))
+            episodes = list(dict.fromkeys((key, episode) for key, episode in due))
+        for part in chunked(episodes, EPISODES):
+            with self._engine.begin() as connection:
+                self._release(connection, part, now)
+        return len(episodes)
+
+    def adopt_settings(self) -> None:
+        """Have what waits already wait as long as the settings say now: to be called once, before anything else.
+
+        An earlier turn of an episode that goes on is looked at when it would be due by itself, and postponed again.
+        """
+        alone = generations.c.finished_at + self._settings.wait_seconds
+        in_episode = generations.c.finished_at + max(self._settings.wait_seconds, self._settings.episode_idle_seconds)
+        due = sa.case((generations.c.episode_id == generations.c.inference_id, alone), else_=in_episode)
+        changed = sa.update(generations).where(generations.c.state == "open", generations.c.due_at != due)
         with self._engine.begin() as connection:
-            episodes = {(key, episode) for key, episode in connection.execute(query)}
-            self._release(connection, episodes, now)
-            return len(episodes)
+            connection.execute(changed.values(due_at=due))
 
     def count_orphans(self) -> int:
         """Mark feedback whose generation did not come in time. Should it come after all, it is joined still."""
@@ -108,14 +138,13 @@ class Assembler:
 
     def _early(self, connection: Connection, stored: Sequence[Any]) -> Sequence[Any]:
         """Feedback that was here before the generations that it is about."""
-        if not stored:
-            return []
-        about = sa.or_(
-            feedback.c.inference_id.in_({row.inference_id for row in stored}),
-            feedback.c.episode_id.in_({row.episode_id for row in stored}),
-        )
-        query = sa.select(feedback).where(about, feedback.c.status.in_(("waiting", "orphaned")))
-        return connection.execute(query).all()
+        query = sa.select(feedback).where(feedback.c.status.in_(("waiting", "orphaned")))
+        found: list[Any] = []
+        for names in chunked({row.inference_id for row in stored}):
+            found += connection.execute(query.where(feedback.c.inference_id.in_(names)))
+        for names in chunked({row.episode_id for row in stored}):
+            found += connection.execute(query.where(feedback.c.episode_id.in_(names)))
+        return found
 
     def _place(self, connection: Connection, rows: Sequence[Any]) -> set[Episode]:
         """Set the status of feedback `rows`; returns the episodes that gained something."""
@@ -132,36 +161,42 @@ class Assembler:
                 placed.setdefault(status, []).append(row.seq)
             touched |= {(t.api_key_id, t.episode_id) for t in named if t.state == "open" and concerns(signal, t)}
         for status, seqs in placed.items():
-            connection.execute(sa.update(feedback).where(feedback.c.seq.in_(seqs)).values(status=status))
+            for part in chunked(seqs):
+                connection.execute(sa.update(feedback).where(feedback.c.seq.in_(part)).values(status=status))
         return touched
 
     def _release(self, connection: Connection, episodes: Iterable[Episode], now: float) -> None:
-        wanted = list(episodes)
-        if not wanted:
-            return
-        opened = _open_generations(connection, wanted)
-        signals = _signals(connection, opened)
-        decisions = Decisions()
-        for episode in opened.values():
-            seqs = {generation.key: seq for seq, generation in episode}
-            names = {name for target in map(target_of, dict(episode).values()) for name in _names(target)}
-            about = [found for name in names for found in signals[name]]
-            for draft in assemble([generation for _, generation in episode]):
-                rows = [seqs[generation.key] for generation in draft.generations]
-                match decide(draft, about, now, self._settings):
-                    case Wait(until):
-                        early = [generation for generation in draft.generations if self._due(generation) < until]
-                        if early:
-                            decisions.postponed[until] += [seqs[generation.key] for generation in early]
-                    case Drop(reason):
-                        decisions.dropped[reason] += rows
-                    case Release() as release:
-                        decisions.released.append((make_trajectory(draft, release, now), rows))
-                        decisions.used += _feedback_ids(draft, about)
-        write_decisions(connection, decisions, now)
+        """Release, drop or postpone what is open of `episodes`; some at a time, as all its tokens are in memory."""
+        for part in chunked(episodes, EPISODES):
+            opened = _open_generations(connection, part)
+            signals = _signals(connection, opened)
+            decisions = Decisions()
+            for episode in opened.values():
+                self._decide(episode, signals, now, decisions)
+            write_decisions(connection, decisions, now)
 
-    def _due(self, generation: Generation) -> float:
-        return due_at(generation, self._settings)
+    def _decide(
+        self, episode: Sequence[Open], signals: Mapping[str, Sequence[Signal]], now: float, decisions: Decisions
+    ) -> None:
+        rows = {one.generation.key: one for one in episode}
+        drafts = assemble([one.generation for one in episode])
+        about = [_about(draft, signals) for draft in drafts]
+        found = [decide(draft, rated, now, self._settings) for draft, rated in zip(drafts, about, strict=True)]
+        waiting = [index for index, decision in enumerate(found) if isinstance(decision, Wait)]
+        for place in crowded_out([drafts[index] for index in waiting], self._settings.episode_answers):
+            index = waiting[place]
+            found[index] = decide(drafts[index], about[index], now, self._settings, crowded=True)
+        for draft, rated, decision in zip(drafts, about, found, strict=True):
+            held = [rows[generation.key] for generation in draft.generations]
+            seqs = [one.seq for one in held]
+            match decision:
+                case Wait(until):
+                    decisions.postponed[until] += [one.seq for one in held if one.due_at <= now]
+                case Drop(reason):
+                    decisions.dropped[reason] += seqs
+                case Release() as release:
+                    decisions.released.append((make_trajectory(draft, release, now), seqs))
+                    decisions.used += _feedback_ids(draft, rated)
 
 
 def _feedback_ids(draft: Draft, signals: Sequence[Signal]) -> list[str]:
@@ -184,36 +219,56 @@ def _signal(row: Any) -> Signal:
 
 
 def _targets(connection: Connection, rows: Sequence[Any]) -> list[Target]:
-    columns = [generations.c[name] for name in Target.__dataclass_fields__]
-    inferences = {row.inference_id for row in rows if row.inference_id is not None}
-    episodes = {row.episode_id for row in rows if row.episode_id is not None}
-    found = sa.or_(generations.c.inference_id.in_(inferences), generations.c.episode_id.in_(episodes))
-    return [Target(*row) for row in connection.execute(sa.select(*columns).where(found))]
+    """The stored generations that feedback `rows` may name.
+
+    Of an episode all that are open, and of the others the first ones: they tell that there were some, and when.
+    """
+    query = sa.select(*(generations.c[name] for name in Target.__dataclass_fields__))
+    found: list[Any] = []
+    for names in chunked({row.inference_id for row in rows if row.inference_id is not None}):
+        found += connection.execute(query.where(generations.c.inference_id.in_(names)))
+    for key, name in {(row.owner, row.episode_id) for row in rows if row.episode_id is not None}:
+        mine = query.where(generations.c.api_key_id == key, generations.c.episode_id == name)
+        for state, limit in (("open", None), ("released", CLOSED), ("dropped", CLOSED)):
+            oldest = mine.where(generations.c.state == state).order_by(generations.c.seq).limit(limit)
+            found += connection.execute(oldest)
+    return [Target(*row) for row in found]
 
 
-def _open_generations(
-    connection: Connection, episodes: Sequence[Episode]
-) -> dict[Episode, list[tuple[int, Generation]]]:
-    query = sa.select(generations).where(
-        sa.tuple_(generations.c.api_key_id, generations.c.episode_id).in_(episodes), generations.c.state == "open"
-    )
-    found: dict[Episode, list[tuple[int, Generation]]] = {}
-    for row in connection.execute(query):
-        found.setdefault((row.api_key_id, row.episode_id), []).append((row.seq, generation_of(row)))
+def _open_generations(connection: Connection, episodes: Sequence[Episode]) -> dict[Episode, list[Open]]:
+    # A key at a time: SQLite finds pairs of key and episode by no index.
+    by_key: defaultdict[str, list[str]] = defaultdict(list)
+    for key, episode in episodes:
+        by_key[key].append(episode)
+    found: dict[Episode, list[Open]] = {}
+    for key, names in by_key.items():
+        for part in chunked(names):
+            mine = generations.c.api_key_id == key, generations.c.episode_id.in_(part), generations.c.state == "open"
+            for row in connection.execute(sa.select(generations).where(*mine)):
+                found.setdefault((key, row.episode_id), []).append(Open(row.seq, row.due_at, generation_of(row)))
     return found
 
 
-def _signals(connection: Connection, opened: dict[Episode, list[tuple[int, Generation]]]) -> dict[str, list[Signal]]:
-    inferences = {generation.inference_id for episode in opened.values() for _, generation in episode}
-    about = sa.or_(
-        feedback.c.inference_id.in_(inferences), feedback.c.episode_id.in_({episode for _, episode in opened})
-    )
+def _signals(connection: Connection, opened: Mapping[Episode, Sequence[Open]]) -> Mapping[str, Sequence[Signal]]:
+    """The feedback that names an open generation, by the name that it uses."""
+    inferences = {one.generation.inference_id for episode in opened.values() for one in episode}
     # Locked until the release is committed, so that a retraction in between is not answered "removed".
-    query = sa.select(feedback).where(about, feedback.c.retracted_at.is_(None)).with_for_update()
+    query = sa.select(feedback).where(feedback.c.retracted_at.is_(None)).with_for_update()
     found: defaultdict[str, list[Signal]] = defaultdict(list)
-    for row in connection.execute(query):
-        found[row.inference_id or row.episode_id].append(_signal(row))
+    for column, names in (
+        (feedback.c.inference_id, inferences),
+        (feedback.c.episode_id, {name for _, name in opened}),
+    ):
+        for part in chunked(names):
+            for row in connection.execute(query.where(column.in_(part))):
+                found[row.inference_id or row.episode_id].append(_signal(row))
     return found
+
+
+def _about(draft: Draft, signals: Mapping[str, Sequence[Signal]]) -> list[Signal]:
+    """The feedback that names a generation of `draft`, or its episode."""
+    names = {name for generation in draft.generations for name in _names(target_of(generation))}
+    return [found for name in names for found in signals.get(name, ())]
 
 
 def _names(target: Target) -> set[str]:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from feedback.assembler import Assembler
-from feedback.database import UNAVAILABLE, open_database, read_only
+from feedback.database import UNAVAILABLE, chunked, open_database, read_only
 from feedback.dead_letters import DLQ_SUFFIX
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable, Record
 from feedback.outbox import Handled, OutboxRelay
@@ -46,6 +46,7 @@ def run_assembler(settings: Settings, bootstrap_servers: str, stop: threading.Ev
         topic_prefix=settings.kafka.topic_prefix,
         security=settings.kafka.security,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
     )
     relay = OutboxRelay(engine, log, handled_by_learner(engine))
     loop = AssemblerLoop(log, Assembler(engine, settings.feedback), relay)
@@ -66,8 +67,9 @@ def handled_by_learner(engine: Engine) -> Handled:
     def handled(trajectory_ids: Sequence[str]) -> set[str]:
         with read_only(engine).connect() as connection:
             queries = [
-                sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(trajectory_ids))
+                sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(part))
                 for table in (trainings, drops)
+                for part in chunked(trajectory_ids)
             ]
             return {name for query in queries for (name,) in connection.execute(query)}
 
@@ -86,6 +88,7 @@ class AssemblerLoop:
         self._chores_at = 0.0
         self._refill_at = 0.0
         self._prune_at = 0.0
+        self._adopted = False
         self._down: dict[str, str] = {}
 
     def round(self) -> bool:
@@ -127,6 +130,9 @@ class AssemblerLoop:
             self._in_hand = self._consumer.poll(POLL_RECORDS, POLL_SECONDS)
 
     def _join(self) -> None:
+        if not self._adopted:
+            self._assembler.adopt_settings()
+            self._adopted = True
         if self._in_hand:
             self._assembler.store(self._in_hand)
             self._commit()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from feedback.packing import pack_tokens
 from serving.schemas import Generation, VersionSpan
 
 
@@ -69,13 +70,31 @@ def assemble(generations: Sequence[Generation]) -> list[Draft]:
     `generations` must all be usable (`unusable_reason` is None). Each ends up in exactly one trajectory.
     """
     drafts: list[Draft] = []
+    # Every turn is compared with every draft, so the tokens are compared as bytes: a hundred times faster than tuples.
+    packed: list[bytes] = []
     for generation in sorted(generations, key=_order):
-        past = _longest_past(drafts, generation)
+        prompt = pack_tokens(generation.prompt_token_ids)
+        past = _longest_past(drafts, packed, generation, prompt)
+        whole = prompt + pack_tokens(generation.token_ids)
         if past is None:
             drafts.append(_begin(generation))
+            packed.append(whole)
         else:
             drafts[past] = _continue(drafts[past], generation)
+            packed[past] = whole
     return drafts
+
+
+def crowded_out(drafts: Sequence[Draft], limit: int) -> set[int]:
+    """Which of `drafts` must go for at most `limit` generations to stay: those that ended first."""
+    excess = sum(len(draft.generations) for draft in drafts) - limit
+    gone: set[int] = set()
+    for index in sorted(range(len(drafts)), key=lambda index: drafts[index].generated_at):
+        if excess <= 0:
+            break
+        gone.add(index)
+        excess -= len(drafts[index].generations)
+    return gone
 
 
 def _order(generation: Generation) -> tuple[float, str, int, int, int]:
@@ -88,18 +107,18 @@ def _order(generation: Generation) -> tuple[float, str, int, int, int]:
     )
 
 
-def _longest_past(drafts: Sequence[Draft], generation: Generation) -> int | None:
+def _longest_past(
+    drafts: Sequence[Draft], packed: Sequence[bytes], generation: Generation, prompt: bytes
+) -> int | None:
     """The trajectory that `generation` goes on with: of those its prompt begins with, the longest.
 
-    Choices of one prompt never join each other: each was sampled without the other in sight.
+    `packed` are the drafts' tokens and `prompt` those of the generation's prompt, as bytes of one width. Choices of one
+    prompt never join each other: each was sampled without the other in sight.
     """
-    prompt = generation.prompt_token_ids
     best: int | None = None
-    for index, draft in enumerate(drafts):
-        if len(draft.token_ids) > len(prompt) or _parallel(draft, generation):
-            continue
-        longer = best is None or len(draft.token_ids) > len(drafts[best].token_ids)
-        if longer and prompt[: len(draft.token_ids)] == draft.token_ids:
+    for index, past in enumerate(packed):
+        longer = best is None or len(past) > len(packed[best])
+        if longer and prompt.startswith(past) and not _parallel(drafts[index], generation):
             best = index
     return best
 

@@ -1,16 +1,22 @@
 """One way to open the database, SQLite or PostgreSQL, with the same promises from both."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, exc, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
+T = TypeVar("T")
+
 BUSY_SECONDS = 30.0
 CONNECT_SECONDS = 5
+
+IN_LIST = 500
+"""Values in one IN list: a statement has a limited number of parameters, as few as 999 in some builds of SQLite."""
 
 UNAVAILABLE = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
 """What SQLAlchemy raises when the database is down, locked for long, full or unreachable."""
@@ -89,6 +95,13 @@ def _prepare_sqlite(connection: SqliteConnection, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     read = connection.get_execution_options().get("online_rl_read_only", False)
     connection.exec_driver_sql("BEGIN" if read else "BEGIN IMMEDIATE")
+
+
+def chunked(values: Iterable[T], size: int = IN_LIST) -> Iterator[list[T]]:
+    """`values` in lists of at most `size`, in their order; nothing for none."""
+    listed = list(values)
+    for start in range(0, len(listed), size):
+        yield listed[start : start + size]
 
 
 def insert_ignoring(connection: Connection, table: Table, *columns: str) -> SqliteInsert | PostgresInsert:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from feedback.database import insert_ignoring
+from feedback.database import chunked, insert_ignoring
 from feedback.tables import dead_letters, outbox
 
 DLQ_SUFFIX = ".dlq"
@@ -47,16 +47,21 @@ def bury(connection: Connection, message: Message, reason: str, now: float) -> N
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
-        # PostgreSQL takes no NUL in a text.
-        "key": message.key and message.key.replace("\0", "\ufffd"),
+        "key": message.key and _without_nul(message.key),
         "value": message.value,
-        "reason": reason,
+        # It may name a field that the message made up.
+        "reason": _without_nul(reason),
         "created_at": now,
     }
     buried = connection.execute(insert_ignoring(connection, dead_letters).returning(dead_letters.c.dead_letter_id), row)
     if buried.first() is not None and not message.topic.endswith(DLQ_SUFFIX):
         waiting = {"topic": message.topic + DLQ_SUFFIX, "key": dead_letter_id, "created_at": now, "state": "waiting"}
         connection.execute(sa.insert(outbox), waiting)
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL takes no NUL in a text."""
+    return text.replace("\0", "\ufffd")
 
 
 def list_dead_letters(engine: Engine, *, limit: int = 100, replayed: bool = False) -> list[dict[str, Any]]:
@@ -76,8 +81,10 @@ def replay(engine: Engine, log: Sender, dead_letter_ids: Sequence[str], *, again
     whatever `log.send` raises, with those before it marked as replayed.
     """
     with engine.connect() as connection:
-        query = sa.select(dead_letters).where(dead_letters.c.dead_letter_id.in_(dead_letter_ids))
-        found = {row["dead_letter_id"]: row for row in connection.execute(query).mappings()}
+        queries = [
+            sa.select(dead_letters).where(dead_letters.c.dead_letter_id.in_(part)) for part in chunked(dead_letter_ids)
+        ]
+        found = {row["dead_letter_id"]: row for query in queries for row in connection.execute(query).mappings()}
     missing = [name for name in dead_letter_ids if name not in found]
     if missing:
         raise KeyError(f"no dead letter {missing[0]}")

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from feedback.database import UNAVAILABLE, DatabaseUnavailable, insert_ignoring
+from feedback.database import UNAVAILABLE, DatabaseUnavailable, chunked, insert_ignoring
 from feedback.joining import TOKEN_OWNER
 from feedback.outbox import enqueue
 from feedback.schemas import FEEDBACK_TOPIC, FeedbackIn
@@ -171,11 +171,11 @@ def _row(submission: Submission, now: float) -> dict[str, Any]:
 def _foreign(connection: Connection, submissions: Sequence[Submission]) -> set[int]:
     """Which submissions name an inference that is stored and belongs to another key."""
     wanted = {one.item.inference_id for one in submissions if one.item.inference_id is not None}
-    if not wanted:
-        return set()
     query = sa.select(generations.c.inference_id, generations.c.api_key_id).distinct()
-    found = connection.execute(query.where(generations.c.inference_id.in_(wanted)))
-    keys: dict[str | None, str] = {row.inference_id: row.api_key_id for row in found}
+    keys: dict[str | None, str] = {}
+    for part in chunked(wanted):
+        found = connection.execute(query.where(generations.c.inference_id.in_(part)))
+        keys |= {row.inference_id: row.api_key_id for row in found}
     return {
         index
         for index, one in enumerate(submissions)
@@ -194,9 +194,11 @@ def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
 
 
 def _earlier(connection: Connection, rows: list[dict[str, Any]]) -> dict[tuple[str, str | None], tuple[str, str]]:
-    if not rows:
-        return {}
-    columns = feedback.c.owner, feedback.c.idempotency_key, feedback.c.feedback_id, feedback.c.content_hash
-    keys = [(row["owner"], row["idempotency_key"]) for row in rows]
-    query = sa.select(*columns).where(sa.tuple_(feedback.c.owner, feedback.c.idempotency_key).in_(keys))
-    return {(owner, key): (feedback_id, hashed) for owner, key, feedback_id, hashed in connection.execute(query)}
+    query = sa.select(feedback.c.idempotency_key, feedback.c.feedback_id, feedback.c.content_hash)
+    found: dict[tuple[str, str | None], tuple[str, str]] = {}
+    # An owner at a time: SQLite finds pairs of owner and key by no index.
+    for owner in {row["owner"] for row in rows}:
+        for keys in chunked(row["idempotency_key"] for row in rows if row["owner"] == owner):
+            mine = feedback.c.owner == owner, feedback.c.idempotency_key.in_(keys)
+            found |= {(owner, key): (name, hashed) for key, name, hashed in connection.execute(query.where(*mine))}
+    return found

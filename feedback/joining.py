@@ -23,7 +23,8 @@ TOKEN_OWNER = "token:"
 
 UNRATED = "unrated"
 NOT_FINITE = "reward_not_finite"
-WINDOW_DROPS = frozenset({UNRATED, NOT_FINITE})
+CROWDED = "episode_too_long"
+WINDOW_DROPS = frozenset({UNRATED, NOT_FINITE, CROWDED})
 """Reasons for which a generation that could have been trained on was dropped when its window ended."""
 
 
@@ -179,11 +180,13 @@ def due_at(generation: Generation, settings: FeedbackSettings) -> float:
     return generation.finished_at + max(settings.wait_seconds, settings.episode_idle_seconds)
 
 
-def decide(draft: Draft, signals: Sequence[Signal], now: float, settings: FeedbackSettings) -> Wait | Release | Drop:
+def decide(
+    draft: Draft, signals: Sequence[Signal], now: float, settings: FeedbackSettings, *, crowded: bool = False
+) -> Wait | Release | Drop:
     """What to do with a trajectory, given every signal that may concern it.
 
     Released at once when each required metric is in; at the end of the window with the metrics there are, or with
-    the default reward, or else dropped.
+    the default reward, or else dropped. `crowded`: its window ends now, because too many answers wait with it.
     """
     targets = [target_of(generation) for generation in draft.generations]
     mine = [signal for signal in signals if any(concerns(signal, target) for target in targets)]
@@ -192,11 +195,11 @@ def decide(draft: Draft, signals: Sequence[Signal], now: float, settings: Feedba
     required = {name for name, metric in settings.metrics.items() if metric.required}
     until = max(due_at(generation, settings) for generation in draft.generations)
     complete = bool(metrics) and required <= metrics.keys()
-    if not complete and now < until:
+    if not complete and now < until and not crowded:
         return Wait(until)
     if not metrics:
         if settings.default_reward is None:
-            return Drop(UNRATED)
+            return Drop(CROWDED if now < until else UNRATED)
         return Release(settings.default_reward, {}, now)
     try:
         reward = combine_reward(metrics, settings)

@@ -69,13 +69,22 @@ class KafkaLog:
         topic_prefix: str = "",
         security: Mapping[str, str] | None = None,
         replication_factor: int = 1,
+        retention_ms: int = -1,
     ) -> None:
+        """`replication_factor` and `retention_ms` (-1: for ever) are those of topics that are created here."""
         servers = [server.strip() for server in bootstrap_servers.split(",") if server.strip()]
         if not servers or not all(server.rpartition(":")[2].isdigit() for server in servers):
             raise ValueError(f"kafka.bootstrap_servers is {bootstrap_servers!r}; give host:port, separated by commas")
         self._servers = bootstrap_servers
         self._prefix = topic_prefix
         self._replication_factor = replication_factor
+        # A cluster's own defaults would delete after seven days what a frozen learner has not read yet.
+        self._configs = {
+            "max.message.bytes": str(MAX_MESSAGE_BYTES),
+            "cleanup.policy": "delete",
+            "retention.ms": str(retention_ms),
+            "retention.bytes": "-1",
+        }
         self._client: dict[str, Any] = {
             "bootstrap_servers": servers,
             "client_id": client_id,
@@ -238,7 +247,7 @@ class KafkaLog:
         wanted = {
             "num_partitions": self._partitions.get(topic, 1),
             "replication_factor": self._replication_factor,
-            "configs": {"max.message.bytes": str(MAX_MESSAGE_BYTES)},
+            "configs": self._configs,
         }
 
         def create(admin: Admin) -> None:

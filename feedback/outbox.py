@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Row
 
-from feedback.database import read_only
+from feedback.database import chunked, read_only
 from feedback.dead_letters import DLQ_SUFFIX
 from feedback.kafka_log import MessageTooLarge
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
@@ -143,8 +143,8 @@ class OutboxRelay:
 
 
 def _set_state(connection: Connection, rows: Sequence[int], state: str) -> None:
-    if rows:
-        connection.execute(sa.update(outbox).where(outbox.c.seq.in_(rows)).values(state=state))
+    for part in chunked(rows):
+        connection.execute(sa.update(outbox).where(outbox.c.seq.in_(part)).values(state=state))
 
 
 def _batches(rows: Sequence[Row[Any]], events: dict[tuple[str, str], bytes]) -> Iterable[list[Row[Any]]]:

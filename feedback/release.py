@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from feedback.assembly import Draft, group_of
+from feedback.database import chunked
 from feedback.joining import Release, episode_of
 from feedback.outbox import enqueue
 from feedback.schemas import TRAJECTORIES_TOPIC, Trajectory
@@ -30,7 +31,7 @@ class Decisions:
     dropped: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Reason → rows."""
     postponed: defaultdict[float, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Until when → rows: an earlier turn of a trajectory that goes on is due when its last turn is."""
+    """Until when → rows that are due and have to wait on: an earlier turn of a trajectory is due when its last is."""
     used: list[str] = field(default_factory=list)
     """Feedback ids that are part of a released trajectory's reward."""
 
@@ -38,7 +39,8 @@ class Decisions:
 def write_decisions(connection: Connection, decisions: Decisions, now: float) -> None:
     """Raises ReleasedElsewhere where a generation was not open any more."""
     for until, rows in decisions.postponed.items():
-        connection.execute(sa.update(generations).where(generations.c.seq.in_(rows)).values(due_at=until))
+        for part in chunked(rows):
+            connection.execute(sa.update(generations).where(generations.c.seq.in_(part)).values(due_at=until))
     for reason, rows in decisions.dropped.items():
         _close(connection, rows, state="dropped", drop_reason=reason)
     if not decisions.released:
@@ -49,8 +51,8 @@ def write_decisions(connection: Connection, decisions: Decisions, now: float) ->
     connection.execute(query.values(trajectory_id=sa.bindparam("name")), named)
     connection.execute(sa.insert(trajectories), [_row(trajectory) for trajectory, _ in decisions.released])
     enqueue(connection, TRAJECTORIES_TOPIC, [one.trajectory_id for one, _ in decisions.released], now)
-    if decisions.used:
-        about = feedback.c.feedback_id.in_(decisions.used), feedback.c.status.in_(_UNUSED_YET)
+    for part in chunked(decisions.used):
+        about = feedback.c.feedback_id.in_(part), feedback.c.status.in_(_UNUSED_YET)
         connection.execute(sa.update(feedback).where(*about).values(status="used"))
 
 
@@ -93,6 +95,9 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _close(connection: Connection, rows: Sequence[int], **values: Any) -> None:
-    query = sa.update(generations).where(generations.c.seq.in_(rows), generations.c.state == "open")
-    if connection.execute(query.values(**values)).rowcount != len(rows):
-        raise ReleasedElsewhere("another assembler works on the same database; run one")
+    # As an expression, so that SQLite goes by the few rows that are named and not by all that are open.
+    is_open = sa.func.coalesce(generations.c.state, "") == "open"
+    for part in chunked(rows):
+        query = sa.update(generations).where(generations.c.seq.in_(part), is_open)
+        if connection.execute(query.values(**values)).rowcount != len(part):
+            raise ReleasedElsewhere("another assembler works on the same database; run one")

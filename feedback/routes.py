@@ -94,7 +94,9 @@ class FeedbackRoutes:
     async def retract(self, feedback_id: str, request: Request) -> FeedbackRetracted:
         """Take a feedback back; what was released with it stays released."""
         owner, _ = identify(request)
-        found = await run_in_threadpool(retract_feedback, self._engine, feedback_id, owner)
+        # PostgreSQL takes no NUL, not even to compare with.
+        known = "\0" not in feedback_id
+        found = await run_in_threadpool(retract_feedback, self._engine, feedback_id, owner) if known else None
         if found is None:
             raise Refusal(
                 404, "feedback_not_found", f"there is no feedback {feedback_id[:80]!r} of yours", "feedback_id"

@@ -18,8 +18,15 @@ class KafkaSettings(BaseModel):
     """Put in front of every topic name, so that several services can share a cluster."""
     replication_factor: Annotated[int, Field(ge=-1)] = 1
     """Of topics created by the service; -1 takes the cluster's default."""
+    retention_days: Annotated[float, Field(gt=0)] | None = None
+    """How long topics created by the service keep messages, read or not; empty: for ever, so nothing unread goes."""
     security: dict[str, str] = {}
     """Further client settings of kafka-python, e.g. `{security_protocol = "SASL_SSL"}`. Secrets: environment."""
+
+    @property
+    def retention_ms(self) -> int:
+        """As Kafka has it: -1 is for ever."""
+        return -1 if self.retention_days is None else round(self.retention_days * 86_400_000)
 
 
 class DatabaseSettings(BaseModel):
@@ -58,10 +65,12 @@ class FeedbackSettings(BaseModel):
     combine: Literal["weighted_mean", "weighted_sum", "product", "min"] = "weighted_mean"
     """How several metrics become one reward."""
     wait_seconds: Annotated[float, Field(ge=0)] = 600.0
-    """How long a generation waits for its required metrics, from its end."""
+    """How long a generation waits for its required metrics, from its end. A change holds for what waits already."""
     default_reward: float | None = None
     """Reward of a generation nobody rated within the window; empty: it is not trained on."""
     episode_idle_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """An episode without a new inference for this long counts as ended."""
+    episode_answers: Annotated[int, Field(ge=1)] = 256
+    """Most answers of one episode that wait for feedback together; beyond it the windows of the oldest end at once."""
     orphan_seconds: Annotated[float, Field(gt=0)] = 900.0
     """Feedback whose generation has not arrived after this long is counted as orphaned."""

@@ -44,6 +44,7 @@ generations = sa.Table(
     sa.UniqueConstraint("inference_id", "prompt_index", "turn", "choice", name="generations_once"),
     sa.Index("generations_by_episode", "api_key_id", "episode_id", "state"),
     sa.Index("generations_due", "state", "due_at"),
+    sa.Index("generations_by_drop_reason", "state", "drop_reason"),
     sa.Index("generations_by_user", "user_id"),
 )
 
@@ -70,8 +71,8 @@ feedback = sa.Table(
     # joined → used, once it is part of a released trajectory's reward.
     sa.Column("status", sa.String(16), nullable=False),
     sa.UniqueConstraint("owner", "idempotency_key", name="feedback_once"),
-    sa.Index("feedback_by_inference", "inference_id"),
-    sa.Index("feedback_by_episode", "episode_id"),
+    sa.Index("feedback_by_inference", "inference_id", "status"),
+    sa.Index("feedback_by_episode", "episode_id", "status"),
     sa.Index("feedback_by_status", "status", "received_at"),
     sa.Index("feedback_by_user", "user_id"),
 )

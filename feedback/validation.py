@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from feedback.schemas import FeedbackIn
 from feedback.settings import MetricSettings
+from serving.schemas import check_text
 
 MAX_TAGS = 64
 MAX_TAG_LENGTH = 512
@@ -81,12 +82,7 @@ def _check_strings(item: FeedbackIn) -> None:
 
 
 def _check_string(field: str, value: str | None) -> None:
-    """Not every database can store these, and they mean nothing in an id or a comment."""
-    if value is None:
-        return
     try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidFeedback(field, "holds half a surrogate pair") from None
-    if "\0" in value:
-        raise InvalidFeedback(field, "holds a NUL character")
+        check_text(value or "")
+    except ValueError as error:
+        raise InvalidFeedback(field, str(error)) from None

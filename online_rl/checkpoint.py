@@ -19,7 +19,7 @@ from torch import Tensor
 from online_rl.baselines import BaselineState
 from online_rl.divergence import GuardState
 from online_rl.drift import DriftState, Recovery, Shift
-from online_rl.durable_files import disk_errors, finish_folder, hash_folder, start_folder
+from online_rl.durable_files import discard_folder, disk_errors, finish_folder, hash_folder, start_folder
 from online_rl.reaction import Reaction
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ UNREADABLE = (OSError, ValueError, SafetensorError, ValidationError)
 
 class CheckpointError(RuntimeError):
     """No checkpoint can be used although there are some; the message says what is wrong with each."""
+
+
+class CheckpointNotSaved(RuntimeError):
+    """The disk does not take a checkpoint; the message says what to do."""
 
 
 class LearnerState(BaseModel):
@@ -97,16 +101,27 @@ class Checkpoints:
         """Write a checkpoint and remove the oldest ones. Raises OSError; the ones before it stay then."""
         target = self._path(state.update)
         draft = start_folder(target)
-        with disk_errors():
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
-        (draft / STATE).write_text(state.model_dump_json())
-        manifest = _Manifest(files=hash_folder(draft))
-        (draft / MANIFEST).write_text(manifest.model_dump_json())
-        finish_folder(draft, target)
-        for old in self._list()[: -self._keep]:
-            if state.guard.good is None or old != self._path(state.guard.good):
-                shutil.rmtree(old)
+        try:
+            with disk_errors():
+                found = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                save_file(found, draft / TENSORS)
+            (draft / STATE).write_text(state.model_dump_json())
+            manifest = _Manifest(files=hash_folder(draft))
+            (draft / MANIFEST).write_text(manifest.model_dump_json())
+            finish_folder(draft, target)
+        except OSError:
+            discard_folder(target)
+            raise
+        self._prune(state)
         return target
+
+    def _prune(self, newest: LearnerState) -> None:
+        for old in self._list()[: -self._keep]:
+            if newest.guard.good is None or old != self._path(newest.guard.good):
+                try:
+                    shutil.rmtree(old)
+                except OSError as error:
+                    logger.warning("an old checkpoint could not be removed: %s", error)
 
     def read(self, update: int) -> tuple[LearnerState, dict[str, Tensor]]:
         """The checkpoint of one update. Raises CheckpointError."""

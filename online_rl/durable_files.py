@@ -71,11 +71,20 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
 def start_folder(target: Path) -> Path:
     """An empty folder beside `target` to build it in; what an interrupted try left there is removed."""
-    draft = target.with_name(f".{target.name}.draft")
+    draft = _draft_of(target)
     if draft.exists():
         shutil.rmtree(draft)
     draft.mkdir(parents=True)
     return draft
+
+
+def discard_folder(target: Path) -> None:
+    """Remove what an interrupted try to build `target` left: half a folder must not keep a full disk full."""
+    shutil.rmtree(_draft_of(target), ignore_errors=True)
+
+
+def _draft_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.draft")
 
 
 def finish_folder(draft: Path, target: Path) -> None:

@@ -14,12 +14,13 @@ from feedback.dead_letters import bury
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
 from feedback.schemas import TRAJECTORIES_TOPIC
 from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model
-from online_rl.checkpoint import Checkpoints, LearnerState
+from online_rl.checkpoint import CheckpointNotSaved, Checkpoints, LearnerState
 from online_rl.config import Settings
 from online_rl.drift import DriftMonitor
 from online_rl.heartbeat import beat
+from online_rl.intake import Record
 from online_rl.ledger import Ledger
-from online_rl.loop import LearnerLoop, Record, restore_counters
+from online_rl.loop import LearnerLoop, restore_counters
 from online_rl.models import build_models
 from online_rl.pretrained_value import NAME, PretrainedValueError, load_pretrained
 from online_rl.publish import Publisher, choose_write_merged
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 NICENESS = 10
 RETRY_SECONDS = 2.0
+DISK_SECONDS = 10.0
+"""Until a checkpoint that the disk refused is tried again."""
 FROZEN_SECONDS = 1.0
 BEAT_SECONDS = 2.0
 GROUP = "learner"
@@ -40,7 +43,7 @@ class BaseChanged(RuntimeError):
 
 
 def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Event) -> None:
-    """Learn until `stop` is set. Goes on when the log or the database comes back; any other error ends the process.
+    """Learn until `stop` is set. Goes on when the log, the database or room on the disk is back; other errors end it.
 
     Raises UnusableModel, CheckpointError, BaseChanged, OSError.
     """
@@ -53,6 +56,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
         topic_prefix=settings.kafka.topic_prefix,
         security=settings.kafka.security,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
     )
     source: LogConsumer | None = None
     try:
@@ -99,6 +103,10 @@ def run_round(loop: LearnerLoop, registry: Registry, status: "Status") -> float:
             status.say("frozen by the operator")
             return FROZEN_SECONDS
         status.say("; ".join(filter(None, [_progress(loop), loop.rolled_back])))
+    except CheckpointNotSaved as error:
+        logger.error("%s", error)
+        status.say(f"{_progress(loop)}; {error}")
+        return DISK_SECONDS
     except LogUnavailable as error:
         logger.warning("%s", error)
         status.say("the log is away")

@@ -12,6 +12,9 @@ from online_rl.drift import Recovery, Shift
 from online_rl.reaction import Reaction
 from online_rl.tables import drift_events, drops, trainings, updates
 
+IN_LIST = 500
+"""Values in one IN list: a statement has a limited number of parameters (`feedback.database.IN_LIST`)."""
+
 
 class Ledger:
     """Raises what SQLAlchemy raises where the database does not answer."""
@@ -78,8 +81,11 @@ class Ledger:
 
 
 def _present(connection: sa.Connection, table: sa.Table, trajectory_ids: Sequence[str]) -> set[str]:
-    query = sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(trajectory_ids))
-    return set(connection.scalars(query))
+    found: set[str] = set()
+    for start in range(0, len(trajectory_ids), IN_LIST):
+        part = trajectory_ids[start : start + IN_LIST]
+        found.update(connection.scalars(sa.select(table.c.trajectory_id).where(table.c.trajectory_id.in_(part))))
+    return found
 
 
 def _insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:

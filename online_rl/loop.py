@@ -11,24 +11,26 @@ One thread, one batch at a time. What makes a trajectory train exactly once in e
 
 - the checkpoint holds the weights *and* the offsets they stand for; after a crash both go back together;
 - the ids of its last update are in it too, so the marks in SQL are completed from it before anything else;
-- an id that SQL marks as trained or dropped is never taken again, wherever the log sends it from.
+- an id that SQL marks as trained or dropped is never taken again, wherever the log sends it from;
+- nothing is consumed before everything behind the last update is done: an update whose checkpoint a full disk refuses
+  is kept in memory, and SQL and the log hear of it once the checkpoint is there. Killed meanwhile, it was never made.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
-from pydantic import ValidationError
 
 from feedback.schemas import Trajectory
 from online_rl.admission import AdmissionRules, Reason, find_refusal
-from online_rl.buffer import Arrival, Buffer
-from online_rl.checkpoint import CheckpointError, Checkpoints, DriftEvent, LearnerState
+from online_rl.buffer import Buffer
+from online_rl.candidates import Candidates
+from online_rl.checkpoint import CheckpointError, CheckpointNotSaved, Checkpoints, DriftEvent, LearnerState
 from online_rl.divergence import GuardState, find_excess, follow, has_diverged
 from online_rl.drift import DriftMonitor, Recovery, Shift
+from online_rl.intake import BuryMessage, Intake, TrajectorySource
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher
 from online_rl.reaction import Reaction, end_reaction, plan_reaction
@@ -37,36 +39,6 @@ from online_rl.settings import LearnerSettings, ResponseSettings
 from online_rl.trainer import Counters, Trainer, UpdateFailed
 
 logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.5
-
-
-class Record(Protocol):
-    """One message of the log."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def value(self) -> bytes: ...
-
-
-class TrajectorySource(Protocol):
-    """The log of trajectories. One that was emptied starts again at offset 0 by itself and changes its `identity`."""
-
-    @property
-    def identity(self) -> str: ...
-    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]: ...
-    def commit(self, offsets: dict[int, int]) -> None: ...
-
-
-BuryMessage = Callable[[Record, str], None]
-"""Keep a message that cannot be handled, with the reason."""
 
 
 class LearnerLoop:
@@ -89,14 +61,12 @@ class LearnerLoop:
         pretrained_value: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._source = source
         self._trainer = trainer
         self._publisher = publisher
         self._registry = registry
         self._ledger = ledger
         self._checkpoints = checkpoints
         self._drift = drift
-        self._bury = bury
         self._settings = settings
         self._response = response
         self._shift = None if restored is None else restored.shift
@@ -117,18 +87,34 @@ class LearnerLoop:
             train_greedy=settings.train_greedy,
             train_structured=settings.train_structured,
         )
-        self._published_update = 0 if restored is None else restored.published_update
-        self._publish_at_once = False
+        self._candidates = Candidates(
+            publisher,
+            registry,
+            settings,
+            published_update=0 if restored is None else restored.published_update,
+            clock=clock,
+        )
         self._pretrained_value = pretrained_value
         self._guard = GuardState() if restored is None else restored.guard
         self.rolled_back = ""
         """Since this process started: when the divergence guard last went back, to where, and why."""
-        self._identity = source.identity
-        same_log = restored is not None and restored.log_identity == self._identity
-        self._read = dict(restored.offsets) if restored is not None and same_log else {}
+        same_log = restored is not None and restored.log_identity == source.identity
+        self._intake = Intake(
+            source,
+            self._buffer,
+            ledger,
+            bury,
+            batch_size=settings.batch_size,
+            offsets=restored.offsets if restored is not None and same_log else {},
+            clock=clock,
+        )
+        self._origin_is_saved = False
+        self._unsaved: LearnerState | None = None
+        """Of the weights in training, which the disk has not got yet."""
         self._unrecorded = restored
+        self._unpublished: Sequence[Trajectory] | None = None
+        """The batch of an update whose version and offsets are not out yet."""
         self._due_drops: dict[str, str] = {}
-        self._in_hand: list[Record] = []
 
     @property
     def updates(self) -> int:
@@ -140,57 +126,47 @@ class LearnerLoop:
         return len(self._buffer)
 
     def round(self) -> bool:
-        """Do one thing after the other; True when an update was made. Raises what the log or the database raises."""
-        self._record()
+        """Do one thing after the other; True when an update was made.
+
+        Raises what the log or the database raises, and CheckpointNotSaved.
+        """
+        self._settle()
         if self._registry.frozen():
             return False
-        self._consume()
+        self._intake.consume()
         version = self._registry.standing()
+        self._save_origin(version)
         batch = self._next_batch(version)
         if batch is None:
             return False
         self._update(batch, version)
-        self._record()
-        self._publish(batch)
-        self._source.commit(self._buffer.safe_offsets(self._read, self._identity))
+        self._unpublished = batch
+        self._settle()
         return True
 
-    def _consume(self) -> None:
-        """Read new trajectories into the buffer, or drop or bury them."""
-        # Members of groups that are not whole yet take no room: the ones they wait for come behind them.
-        ready = self._buffer.ready(self._clock())
-        room = 4 * self._settings.batch_size - ready
-        if not self._in_hand and room > 0:
-            # A full batch is there already: look for more, but do not wait for it.
-            wait = 0.0 if ready >= self._settings.batch_size else POLL_SECONDS
-            self._in_hand = list(self._source.poll(min(room, 256), wait))
-        if self._source.identity != self._identity:
-            logger.warning("the log of trajectories was emptied; reading it again from the beginning")
-            self._identity = self._source.identity
-            self._read = {}
-        parsed = [(record, self._parse(record)) for record in self._in_hand]
-        found = [trajectory for _, trajectory in parsed if trajectory is not None]
-        known = self._ledger.handled([trajectory.trajectory_id for trajectory in found]) if found else set()
-        for record, trajectory in parsed:
-            if trajectory is not None and trajectory.trajectory_id not in known:
-                arrival = Arrival(trajectory, record.partition, record.offset, self._identity)
-                if trajectory.trajectory_id in self._buffer.ids:
-                    self._buffer.relocate(arrival)
-                else:
-                    self._buffer.add(arrival, self._clock())
-            self._read[record.partition] = max(self._read.get(record.partition, 0), record.offset + 1)
-        self._in_hand = []
+    def _settle(self) -> None:
+        """Do what is left to do behind the last update. What fails is done by the next call, and nothing twice."""
+        if self._unsaved is not None:
+            try:
+                self._checkpoints.save(self._unsaved, self._trainer.tensors())
+            except OSError as error:
+                raise CheckpointNotSaved(
+                    f"the checkpoint of update {self._unsaved.update} cannot be written; it is kept and tried again, "
+                    f"make room in data_dir: {error}"
+                ) from error
+            self._unrecorded, self._unsaved = self._unsaved, None
+        self._record()
+        if self._unpublished is not None:
+            self._candidates.publish(self.updates, self._trainer.kl_to_base, self._unpublished)
+            self._intake.commit()
+            self._unpublished = None
 
-    def _parse(self, record: Record) -> Trajectory | None:
-        try:
-            return Trajectory.model_validate_json(record.value)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"])) or "message"
-            reason = f"not a trajectory: {field}: {first['msg']}"
-            logger.warning("%s/%d@%d is buried: %s", record.topic, record.partition, record.offset, reason)
-            self._bury(record, reason)
-            return None
+    def _save_origin(self, version: int) -> None:
+        """Before the first update: what the guard goes back to should the first ones diverge."""
+        if self.updates == 0 and len(self._buffer) and not self._origin_is_saved:
+            self._origin_is_saved = True
+            self._stage(version, {})
+            self._settle()
 
     def _next_batch(self, version: int) -> list[Trajectory] | None:
         """Drop what may not train (any more), and take a batch where one is due."""
@@ -213,11 +189,8 @@ class LearnerLoop:
         return self._buffer.take(self._clock())
 
     def _update(self, batch: Sequence[Trajectory], version: int) -> None:
-        """Train and write the checkpoint; where the update failed, the batch is dropped."""
+        """Train; where the update failed, the batch is dropped."""
         measured = self.updates
-        if measured == 0:
-            # What the guard goes back to should the first updates diverge.
-            self._save(version, {})
         metrics: dict[str, float] | None = None
         try:
             value_updates = None if self._reaction is None else self._reaction.value_updates
@@ -244,7 +217,7 @@ class LearnerLoop:
             for event in self._drift.observe(trajectory.reward, residual, trajectory.rated_at)
         ]
         events = [*found, *self._react(found)]
-        self._save(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
+        self._stage(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
 
     def _react(self, found: Sequence[Shift | Recovery]) -> list[Reaction]:
         """End the reaction that runs, where it is time; begin one where a shift is confirmed and none runs."""
@@ -263,7 +236,7 @@ class LearnerLoop:
             if reaction.fresh_schedule:
                 self._trainer.restart_schedule()
             # What is served now was made for the old taste.
-            self._publish_at_once = True
+            self._candidates.due_at_once = True
             changed.append(reaction)
         return changed
 
@@ -299,12 +272,12 @@ class LearnerLoop:
         self.rolled_back = f"update {made} went back to the weights of update {good}: {excess}"
         logger.error("%s (%d in a row); %d trajectories are dropped", self.rolled_back, streak, len(batch))
         metrics = {"guard/streak": float(streak), "guard/rolled_back_to": float(good)}
-        self._save(version, metrics, dropped={trajectory.trajectory_id: Reason.DIVERGED for trajectory in batch})
+        self._stage(version, metrics, dropped={trajectory.trajectory_id: Reason.DIVERGED for trajectory in batch})
         # What was published since is worse than what is there now.
-        self._publish_at_once = True
+        self._candidates.due_at_once = True
         return True
 
-    def _save(
+    def _stage(
         self,
         version: int,
         metrics: dict[str, float],
@@ -312,17 +285,17 @@ class LearnerLoop:
         events: Sequence[DriftEvent] = (),
         dropped: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the checkpoint of the weights in training; update 0 stands at the beginning of the log."""
+        """Have the weights in training saved with all that belongs to them; update 0 stands at the log's beginning."""
         counters = self._trainer.counters
-        state = LearnerState(
+        self._unsaved = LearnerState(
             update=counters.updates,
             value_updates=counters.value_updates,
             entropy_skips=counters.entropy_skips,
             schedule_start=counters.schedule_start,
             version=version,
-            published_update=self._published_update,
-            offsets=self._buffer.safe_offsets(self._read, self._identity) if counters.updates else {},
-            log_identity=self._identity,
+            published_update=self._candidates.published_update,
+            offsets=self._intake.offsets() if counters.updates else {},
+            log_identity=self._intake.identity,
             trained_ids=tuple(trajectory.trajectory_id for trajectory in batch),
             dropped=dict(dropped or {}),
             metrics=metrics,
@@ -338,8 +311,6 @@ class LearnerLoop:
             shift=self._shift,
             reaction=self._reaction,
         )
-        self._checkpoints.save(state, self._trainer.tensors())
-        self._unrecorded = state
 
     def _record(self) -> None:
         """Bring SQL up to date with the newest checkpoint. Repeated after a crash or an outage, it changes nothing."""
@@ -353,33 +324,6 @@ class LearnerLoop:
                 logger.info("drift: %s", event)
                 self._ledger.record_drift(event, version=state.version, update=state.update)
         self._unrecorded = None
-
-    def _publish(self, batch: Sequence[Trajectory]) -> None:
-        """Every `publish_every` updates, write the weights as a candidate; one too far from the base is rejected."""
-        update = self._trainer.counters.updates
-        if not self._publish_at_once and update - self._published_update < self._settings.publish_every:
-            return
-        kl = self._trainer.kl_to_base
-        version, parent = self._registry.next_version(), self._registry.standing()
-        metrics = {"kl_to_base": kl, "update": float(update)}
-        if kl > self._settings.kl_budget:
-            reason = f"{kl:.2f} nats a token from the base model, learner.kl_budget is {self._settings.kl_budget}"
-            logger.warning("version %d is not published: %s", version, reason)
-            self._registry.add_rejected(version, parent, str(self._publisher.folder(version)), metrics, reason)
-            self._published_update = update
-            self._publish_at_once = False
-            return
-        started = time.perf_counter()
-        try:
-            folder = self._publisher.publish(version, parent, update=update, recent=batch, created_at=self._clock())
-        except OSError as error:
-            logger.error("version %d could not be written, the next update tries again: %s", version, error)
-            return
-        metrics["publish_seconds"] = time.perf_counter() - started
-        self._registry.add_candidate(version, parent, str(folder), metrics)
-        self._published_update = update
-        self._publish_at_once = False
-        logger.info("version %d is published (update %d)", version, update)
 
 
 def restore_counters(state: LearnerState) -> Counters:

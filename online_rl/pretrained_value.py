@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from online_rl.durable_files import hash_file, sync
+from online_rl.durable_files import disk_errors, hash_file, sync
 
 NAME = "pretrained_value.safetensors"
 
@@ -33,9 +33,13 @@ def save_pretrained(data_dir: Path, tensors: Mapping[str, Tensor], base_sha256: 
     target = data_dir / NAME
     draft = data_dir / f".{NAME}.draft"
     found = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(found, draft, metadata={"base_sha256": base_sha256})
-    sync(draft)
-    draft.rename(target)
+    try:
+        with disk_errors():
+            save_file(found, draft, metadata={"base_sha256": base_sha256})
+        sync(draft)
+        draft.rename(target)
+    finally:
+        draft.unlink(missing_ok=True)
     sync(data_dir)
     return target
 

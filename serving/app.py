@@ -95,6 +95,7 @@ async def start_service(settings: Settings, bootstrap_servers: str) -> PolicySer
         topic_prefix=settings.kafka.topic_prefix,
         security=settings.kafka.security,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
     )
     database = open_database(settings.database_url)
     spool = Spool(

@@ -5,6 +5,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
+from serving.web_pages import refuse_web_page
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -46,7 +48,8 @@ class ApiKeyMiddleware:
     """Lets a request through when its key has the scope that `scope_for(method, path)` names.
 
     `scope_for` gives None for what needs no key. Sets ``scope["state"]["api_key_id"]``: the first 16 hexadecimal
-    digits of the key's SHA-256, or ``anonymous``. With no keys configured everything passes as ``anonymous``.
+    digits of the key's SHA-256, or ``anonymous``. With no keys configured everything passes as ``anonymous``, except
+    what a web page of somebody else may have sent.
     """
 
     def __init__(
@@ -62,6 +65,11 @@ class ApiKeyMiddleware:
             return
         state = scope.setdefault("state", {})
         state["api_key_id"] = ANONYMOUS
+        method = scope.get("method", "CONNECT")  # a websocket can do anything
+        if not self._keys and (refusal := refuse_web_page(method, scope.get("headers", ()))):
+            code, message = refusal
+            await self._refuse(scope, send, 403, message, "permission_error", code)
+            return
         if self._keys:
             needed = self._scope_for(scope.get("method", "GET"), scope["path"])
             key = _presented_key(scope)
@@ -77,13 +85,18 @@ class ApiKeyMiddleware:
     async def _deny(
         self, scope: Scope, send: Send, needed: str, key: str | None, scopes: frozenset[str] | None
     ) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        elif not key:
+        if not key:
             message = "No API key was given. Send it as `Authorization: Bearer <key>`."
-            await send_error(send, 401, message, "invalid_request_error", "missing_api_key")
+            await self._refuse(scope, send, 401, message, "invalid_request_error", "missing_api_key")
         elif scopes is None:
-            await send_error(send, 401, "The API key is not known here.", "invalid_request_error", "invalid_api_key")
+            message = "The API key is not known here."
+            await self._refuse(scope, send, 401, message, "invalid_request_error", "invalid_api_key")
         else:
             message = f"The API key lacks the scope `{needed}` that this route needs."
-            await send_error(send, 403, message, "permission_error", "insufficient_scope")
+            await self._refuse(scope, send, 403, message, "permission_error", "insufficient_scope")
+
+    async def _refuse(self, scope: Scope, send: Send, status: int, message: str, kind: str, code: str) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send_error(send, status, message, kind, code)

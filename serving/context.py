@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.schemas import check_text
+
 MAX_ATTRIBUTE = 256
 """Longest episode id, user id, client request id, tag key or tag value that is kept, in characters."""
 MAX_TAGS = 16
@@ -65,17 +67,18 @@ class RequestContext:
         """Note what the request's body says: `user`, `metadata.episode_id`, `metadata.group_id`, its own request id.
 
         `request` is one of the engine's request objects (chat, completion, response, message). Headers win. Raises
-        InvalidBody for an id that could not be kept as it is: cut off, two episodes would become one.
+        InvalidBody for an id that could not be kept as it is (cut off, two episodes would become one), and for a text
+        that no database could keep.
         """
         extra: Mapping[str, Any] = getattr(request, "model_extra", None) or {}
         metadata = getattr(request, "metadata", None) or extra.get("metadata")
         if isinstance(metadata, Mapping):
             self.episode_id = self.episode_id or _id_in_body(metadata, "episode_id")
             self.group_id = self.group_id or _id_in_body(metadata, "group_id")
-            self.user_id = self.user_id or _short_text(metadata.get("user_id"))
-        self.user_id = self.user_id or _short_text(getattr(request, "user", None))
+            self.user_id = self.user_id or _text_in_body("metadata.user_id", metadata.get("user_id"))
+        self.user_id = self.user_id or _text_in_body("user", getattr(request, "user", None))
         if self.client_request_id is None and "request_id" in getattr(request, "model_fields_set", ()):
-            self.client_request_id = _short_text(request.request_id)
+            self.client_request_id = _text_in_body("request_id", request.request_id)
         self.beam_search = bool(getattr(request, "use_beam_search", False))
 
     def begin_call(self, request_id: str) -> None:
@@ -116,6 +119,14 @@ def _id_in_body(metadata: Mapping[str, Any], name: str) -> str | None:
     if not isinstance(value, str) or not is_id(value):
         raise InvalidBody(f"metadata.{name}", f"metadata.{name} must be a text of {ID_RULE}")
     return value
+
+
+def _text_in_body(name: str, value: Any) -> str | None:
+    text = _short_text(value)
+    try:
+        return None if text is None else check_text(text)
+    except ValueError as error:
+        raise InvalidBody(name, f"{name} {error}; leave it out") from None
 
 
 def decode_header(value: bytes) -> str:

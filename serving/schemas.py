@@ -13,6 +13,17 @@ GENERATIONS_TOPIC = "generations.v1"
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
+def check_text(text: str) -> str:
+    """`text`, unless it is one that not every database can store. Raises ValueError that says why."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half a surrogate pair") from None
+    return text
+
+
 class VersionSpan(BaseModel):
     """The action tokens ``start <= index < end`` were sampled by the weights of policy ``version``."""
 

@@ -112,6 +112,12 @@ class Segments:
         with self._lock:
             return Position(min(self._sizes), 0)
 
+    @property
+    def end(self) -> Position:
+        """Where the next record goes, unless a new file is begun for it."""
+        with self._lock:
+            return Position(self._last, self._sizes[self._last])
+
     def append(self, records: Sequence[tuple[str, bytes]], now: float) -> None:
         """Add (key, value) records. Raises OSError with nothing added (a full disk)."""
         data = b"".join(_frame(key, value, now) for key, value in records)

@@ -6,20 +6,23 @@ was emptied (`EventLog.identity` changed), as far back as `keep_seconds`. Consum
 """
 
 import fcntl
-import json
 import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, Field, ValidationError
 
 from serving.segments import Position, Segments
 
 logger = logging.getLogger(__name__)
+
+CURSOR = "cursor.json"
 
 
 class EventLog(Protocol):
@@ -48,10 +51,11 @@ class SpoolCounts:
     """How often the log was found emptied and the last minutes were sent again."""
 
 
-@dataclass(slots=True)
-class _State:
-    segment: int
-    offset: int
+class _State(BaseModel):
+    """The cursor: what lies before it was sent to the log of this `identity`. ``cursor.json``."""
+
+    segment: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=0)]
     identity: str | None = None
 
 
@@ -118,6 +122,7 @@ class Spool:
         self._folder = folder
         self._segments = Segments(folder)
         self._state = self._load_state()
+        self._cursor_kept = True
         self._checked_at = float("-inf")
         self._threads = [
             threading.Thread(target=self._write_loop, name=f"spool-write-{topic}", daemon=True),
@@ -279,16 +284,34 @@ class Spool:
         self._save_state()
 
     def _load_state(self) -> _State:
-        path = self._folder / "cursor.json"
-        if path.exists():
-            state = _State(**json.loads(path.read_text()))
-            if Position(state.segment, state.offset) >= self._segments.start:
-                return state
-            start = self._segments.start
-            return _State(*start, identity=state.identity)
-        return _State(*self._segments.start)
+        """Where to go on. Without a cursor that makes sense everything on disk is sent again, and nothing is lost."""
+        start, end = self._segments.start, self._segments.end
+        path = self._folder / CURSOR
+        try:
+            state = _State.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return _State(segment=start.segment, offset=start.offset)
+        except (OSError, ValidationError) as error:
+            logger.error("%s cannot be used, all that is spooled is sent again: %s", path, type(error).__name__)
+            return _State(segment=start.segment, offset=start.offset)
+        if start <= Position(state.segment, state.offset) <= end:
+            return state
+        # Behind the start: what it points at is gone. Behind the end: a power failure took the records that it counted,
+        # and what is spooled from now on would never be sent.
+        return _State(segment=start.segment, offset=start.offset, identity=state.identity)
 
     def _save_state(self) -> None:
-        draft = self._folder / "cursor.json.draft"
-        draft.write_text(json.dumps(asdict(self._state)))
-        os.replace(draft, self._folder / "cursor.json")
+        """A cursor that the disk does not take is an older one after a restart: some records are then sent twice."""
+        draft = self._folder / f"{CURSOR}.draft"
+        try:
+            with draft.open("w") as file:
+                file.write(self._state.model_dump_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self._folder / CURSOR)
+        except OSError as error:
+            if self._cursor_kept:
+                logger.error("the cursor in %s cannot be written: %s", self._folder, error)
+            self._cursor_kept = False
+        else:
+            self._cursor_kept = True

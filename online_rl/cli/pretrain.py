@@ -98,7 +98,10 @@ def _run(
         )
     if found.best.epoch == 0:
         return found, None
-    return found, save_pretrained(settings.data_dir, found.weights, hash_file(folder / "model.safetensors"))
+    try:
+        return found, save_pretrained(settings.data_dir, found.weights, hash_file(folder / "model.safetensors"))
+    except OSError as error:
+        raise CommandError(f"data_dir: the weights cannot be written, make room and try again: {error}") from error
 
 
 def read_trajectories(settings: "Settings", source: Path | None) -> "list[Trajectory]":

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -14,8 +14,11 @@ from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.status import Status
 from online_rl.registry import Registry
 from online_rl.schemas import PolicyVersion
+from serving.schemas import check_text
 
 PING_S = 10
+LARGEST_INTEGER = 2**31 - 1
+"""Of an SQL column; a larger number is no version or update, and PostgreSQL refuses to compare with it."""
 Limit = Annotated[int, Query(ge=1, le=5000)]
 
 
@@ -24,13 +27,13 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(check_text)]
 
 
 class RollbackChange(Change):
     """`to` names the version to go back to; without it, the one that was live before."""
 
-    to: Annotated[int, Field(ge=0)] | None = None
+    to: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None = None
 
 
 def refuse_foreign_pages(request: Request) -> None:
@@ -53,7 +56,7 @@ def admin_routes(engine: Engine, registry: Registry, deliveries: RegistryDeliver
         return queries.read_versions(engine, registry)
 
     @router.post("/versions/{version}/promote", dependencies=changes)
-    def promote(version: int, change: Change) -> PolicyVersion:
+    def promote(version: Annotated[int, Path(ge=0, le=LARGEST_INTEGER)], change: Change) -> PolicyVersion:
         return deliveries.promote(version, change.reason)
 
     @router.post("/rollback", dependencies=changes)
@@ -87,7 +90,9 @@ def admin_routes(engine: Engine, registry: Registry, deliveries: RegistryDeliver
         return rewards.read_rewards(engine, since=since, limit=limit, bucket=bucket)
 
     @router.get("/updates")
-    def updates(since: Annotated[int | None, Query(ge=0)] = None, limit: Limit = 500) -> dict[str, Any]:
+    def updates(
+        since: Annotated[int | None, Query(ge=0, le=LARGEST_INTEGER)] = None, limit: Limit = 500
+    ) -> dict[str, Any]:
         return {"updates": queries.read_updates(engine, since, limit)}
 
     @router.get("/events")

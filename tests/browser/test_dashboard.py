@@ -97,6 +97,28 @@ def test_only_the_new_end_of_the_rewards_is_fetched(service: Service, open_page:
     assert sum("/admin/rewards?limit=" in url for url in watched.requested) == 1
 
 
+def test_an_answer_for_an_older_range_that_comes_late_is_not_shown(service: Service, open_page: Open) -> None:
+    page = open_page(f"{service.url}/dashboard/")
+    wait_until_live(page)
+    expect(page.get_by_role("img", name="Reward over time")).to_be_visible()
+    held = []
+    # The two ranges are told apart by how far back they ask; the answer to the shorter one is empty, and comes last.
+    page.route(
+        lambda url: "/admin/rewards?limit=" in url and "since=" in url,
+        lambda route: held.append(route) if not held else route.continue_(),
+    )
+    with page.expect_request(lambda request: "/admin/rewards?limit=" in request.url):
+        page.get_by_role("button", name="15 min").click()
+    with page.expect_response(lambda response: "/admin/rewards?limit=" in response.url):
+        page.get_by_role("button", name="6 h").click()
+    empty = {"window": 32, "bucket_seconds": 1, "at": [], "count": [], "mean": [], "average": []}
+    (late,) = held
+    late.fulfill(json=empty)
+    page.wait_for_timeout(500)
+    expect(page.get_by_role("img", name="Reward over time")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("Nothing was rated in this time")
+
+
 def test_promoting_by_click_asks_first_and_calls_the_route(service: Service, open_page: Open) -> None:
     page = open_page(f"{service.url}/dashboard/#versions")
     wait_until_live(page)

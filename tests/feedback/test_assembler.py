@@ -2,6 +2,10 @@
 
 import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from feedback import assembler as assembler_module
+from feedback import tables
 from feedback.assembler import Assembler
+from feedback.assembler_main import handled_by_learner
+from feedback.database import open_database
 from feedback.inbox import Submission, store_feedback
 from feedback.kafka_log import Record
 from feedback.lookup import retract_feedback
@@ -19,6 +26,7 @@ from feedback.settings import FeedbackSettings, MetricSettings
 from feedback.tables import dead_letters, feedback, generations, outbox, trajectories
 from serving.schemas import Sampling
 from tests.feedback.samples import as_record, make_generation
+from tests.plans import explain
 
 SETTINGS = FeedbackSettings(wait_seconds=100, episode_idle_seconds=300, orphan_seconds=50)
 
@@ -173,7 +181,9 @@ def test_a_conversation_rated_as_a_whole_is_one_trajectory(bench: Bench) -> None
 def test_an_idle_conversation_is_closed_when_its_last_turn_is_due(bench: Bench) -> None:
     bench.store(make_generation("a", (1,), (7,), episode_id="e", at=2000.0))
     bench.store(make_generation("b", (1, 7, 2), (8,), episode_id="e", at=2250.0))
-    bench.clock.now = 2302.0  # the first turn alone would be due
+    bench.clock.now = 2302.0  # the first turn alone would be due; it waits on with the last one
+    assert bench.assembler.release_due() == 1
+    assert [row.state for row in bench.rows(generations)] == ["open", "open"]
     assert bench.assembler.release_due() == 0
     assert {row.state for row in bench.rows(generations)} == {"open"}
     bench.clock.now = 2552.0
@@ -308,6 +318,13 @@ def test_a_reason_never_repeats_what_the_message_held(bench: Bench) -> None:
     assert "secret" not in letter.reason
 
 
+def test_a_reason_may_name_a_field_that_the_message_made_up(bench: Bench) -> None:
+    value = as_record(make_generation()).value.replace(b'"model":', rb'"made\u0000up": 1, "model":')
+    bench.assembler.store([Record("generations.v1", 0, 0, "k", value)])
+    (letter,) = bench.rows(dead_letters)
+    assert letter.reason.startswith("made\ufffdup: ")
+
+
 def test_a_second_assembler_cannot_release_what_the_first_did(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.store(make_generation(at=1990.0))
     bench.rate()
@@ -335,3 +352,132 @@ def test_many_at_once(bench: Bench) -> None:
     assert bench.assembler.join_new() == 300
     assert len(bench.released()) == 300
     assert set(bench.statuses()) == {"used"}
+
+
+@contextmanager
+def few_parameters(engine: Engine, limit: int = 600) -> Iterator[None]:
+    """Fails where a statement has more parameters; rows to insert are not counted, SQLAlchemy cuts those by itself."""
+
+    def count(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+        assert many or statement.startswith("INSERT") or len(parameters) <= limit, statement[:80]
+
+    sa.event.listen(engine, "before_cursor_execute", count)
+    yield
+    sa.event.remove(engine, "before_cursor_execute", count)
+
+
+def test_no_statement_grows_with_the_number_of_its_rows(engine: Engine) -> None:
+    """SQLite and PostgreSQL take a limited number of parameters; beyond it a step would fail for ever."""
+    bench = Bench(engine, SETTINGS.model_copy(update={"episode_answers": 2000}))
+    votes = [FeedbackIn(value=1.0, inference_id="early", user=f"u{number}") for number in range(700)]
+    votes += [FeedbackIn(value=1.0, inference_id=f"inf{number}") for number in range(700)]
+    votes += [FeedbackIn(value=1.0, episode_id=f"e{number}") for number in range(700)]
+    with few_parameters(engine):
+        with engine.begin() as connection:
+            submissions = [Submission(vote, 1.0, "anonymous") for vote in votes]
+            assert {found.kind for found in store_feedback(connection, submissions, 2000.0)} == {"stored"}
+            again = [
+                replace(one, item=one.item.model_copy(update={"idempotency_key": f"k{number}"}))
+                for number, one in enumerate(submissions[:700])
+            ]
+            store_feedback(connection, again, 2000.0)
+            assert {found.kind for found in store_feedback(connection, again, 2000.0)} == {"again"}
+        while bench.assembler.join_new():
+            pass
+        assert set(bench.statuses()) == {"waiting"}
+        bench.store(make_generation("early", at=1990.0))
+        assert bench.statuses().count("used") == 1400
+        bench.store(*(make_generation(f"inf{number}", at=1990.0) for number in range(700)))
+        bench.store(*(make_generation(f"in-e{number}", episode_id=f"e{number}", at=1990.0) for number in range(700)))
+        assert set(bench.statuses()) == {"used"}
+        bench.store(*(make_generation(f"unrated{number}", episode_id="long", at=1990.0) for number in range(700)))
+        bench.clock.now = 3000.0
+        while bench.assembler.release_due():
+            pass
+        states = [row.state for row in bench.rows(generations)]
+        assert (states.count("released"), states.count("dropped")) == (1401, 700)
+        everything = [row.trajectory_id for row in bench.rows(trajectories)]
+        assert handled_by_learner(engine)(everything) == set()
+
+
+def test_an_episode_without_end_keeps_a_bounded_number_of_answers_waiting(engine: Engine) -> None:
+    """Each turn looks at what its episode has open; without a bound, thousands of turns would cost their square."""
+    bench = Bench(engine, SETTINGS.model_copy(update={"episode_answers": 10}))
+    for number in range(0, 60, 3):
+        turns = range(number, number + 3)
+        bench.store(*(make_generation(f"i{n:02d}", (1, n), episode_id="e", at=1900.0 + n) for n in turns))
+        assert sum(row.state == "open" for row in bench.rows(generations)) <= 10
+    rows = bench.rows(generations)
+    # The newest stay, the oldest are dropped with a reason of their own, and what is rated in time is trained on.
+    assert [row.state for row in rows] == ["dropped"] * 50 + ["open"] * 10
+    assert {row.drop_reason for row in rows[:50]} == {"episode_too_long"}
+    bench.rate(inference_id="i55")
+    bench.rate(inference_id="i05")
+    bench.assembler.join_new()
+    assert [found.inference_ids for found in bench.released()] == [("i55",)]
+    assert bench.statuses() == ["used", "late"]
+
+
+def test_what_makes_room_is_released_with_what_there_is(engine: Engine) -> None:
+    metrics = {"reward": MetricSettings(), "second": MetricSettings()}
+    bench = Bench(engine, SETTINGS.model_copy(update={"episode_answers": 2, "metrics": metrics}))
+    bench.store(make_generation("i0", episode_id="e", at=1990.0))
+    bench.rate(0.5, inference_id="i0")
+    bench.assembler.join_new()
+    assert bench.released() == []
+    bench.store(*(make_generation(f"i{n}", (n,), episode_id="e", at=1990.0 + n) for n in (1, 2)))
+    assert [found.metrics for found in bench.released()] == [{"reward": 0.5}]
+
+
+def test_every_question_is_answered_by_an_index(tmp_path: Path) -> None:
+    """Asked inside the write lock, of tables that only grow."""
+    engine = open_database(f"sqlite:///{tmp_path / 'plans.db'}")
+    tables.metadata.create_all(engine)
+    bench = Bench(engine)
+
+    def work() -> None:
+        bench.rate(inference_id="early")
+        for _ in range(2):
+            bench.rate(inference_id=None, episode_id="e", idempotency_key="k")
+        bench.assembler.join_new()
+        bench.store(make_generation("early", at=1990.0), make_generation("a", episode_id="e", at=1990.0))
+        bench.store(make_generation("b", episode_id="e", at=2010.0), make_generation("c", at=1990.0))
+        bench.clock.now = 5000.0
+        bench.assembler.release_due()
+        bench.assembler.count_orphans()
+
+    steps = explain(engine, work)
+    assert len(steps) > 20
+    for step in steps:
+        assert step.kind == "SEARCH", step
+    # Of what is known by its state alone there may be much; only what is new is few.
+    assert not [step for step in steps if step.how.endswith("(state=?)")]
+    assert sum(step.how.endswith("(status=?)") for step in steps) == 2
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("before", "after", "due"), [(100.0, 400.0, 2400.0), (400.0, 100.0, 2100.0)])
+def test_a_changed_window_holds_for_what_waits_already(engine: Engine, before: float, after: float, due: float) -> None:
+    waiting = Bench(engine, SETTINGS.model_copy(update={"wait_seconds": before, "episode_idle_seconds": 50.0}))
+    waiting.store(make_generation("alone", at=1999.0), make_generation("turn", episode_id="e", at=1999.0))
+    restarted = Bench(engine, SETTINGS.model_copy(update={"wait_seconds": after, "episode_idle_seconds": 50.0}))
+    restarted.assembler.adopt_settings()
+    restarted.clock.now = due - 1
+    assert restarted.assembler.release_due() == 0
+    restarted.clock.now = due
+    assert restarted.assembler.release_due() == 2
+    assert {row.drop_reason for row in restarted.rows(generations)} == {"unrated"}
+
+
+def test_what_is_due_longest_comes_first_and_nothing_is_asked_for_ever(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembler_module, "BATCH", 2)
+    bench = Bench(engine)
+    bench.store(*(make_generation(f"i{n}", at=1990.0 + n) for n in range(4)))
+    bench.clock.now = 3000.0
+    # Their windows were made longer, and nobody adopted it: each is looked at once, and waits on.
+    longer = Bench(engine, SETTINGS.model_copy(update={"wait_seconds": 2000.0}))
+    longer.clock.now = 3000.0
+    assert [longer.assembler.release_due() for _ in range(3)] == [2, 2, 0]
+    assert {row.state for row in bench.rows(generations)} == {"open"}

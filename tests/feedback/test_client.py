@@ -127,7 +127,7 @@ async def test_against_the_real_routes(tmp_path: Path) -> None:
     async def route(scope: Any, receive: Any, send: Any) -> None:
         await apps[scope["path"].startswith("/v1/inferences")](scope, receive, send)
 
-    async with AsyncOnlineRL("http://test/v1", transport=httpx.ASGITransport(route)) as client:
+    async with AsyncOnlineRL("http://localhost/v1", transport=httpx.ASGITransport(route)) as client:
         first = await client.feedback(inference_id=f"chatcmpl-{inference_id}", value=1, idempotency_key="k")
         again = await client.feedback(inference_id=f"chatcmpl-{inference_id}", value=1, idempotency_key="k")
         assert first == again

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from feedback.kafka_log import KafkaLog, LogUnavailable, MessageTooLarge, Record
+from feedback.settings import KafkaSettings
 from tests.fakes.log import FakeLog
 from tests.feedback.brokers import Broker, free_port
 
@@ -208,4 +209,31 @@ def test_an_absent_broker_gives_one_message_with_the_remedy() -> None:
     log = KafkaLog(f"127.0.0.1:{free_port()}", client_id="test")
     with pytest.raises(LogUnavailable, match=r"bootstrap_servers"):
         log.cluster_id()
+    log.close()
+
+
+class FakeAdmin:
+    """Knows no topic until one is created, and remembers how."""
+
+    def __init__(self) -> None:
+        self.created: dict[str, dict[str, Any]] = {}
+
+    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+        return [{"error_code": 0 if name in self.created else 3, "partitions": [0]} for name in names]
+
+    def create_topics(self, topics: dict[str, dict[str, Any]], **_: Any) -> None:
+        self.created |= topics
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("settings", "retention"), [({}, "-1"), ({"retention_days": 1.5}, "129600000")])
+def test_a_cluster_s_defaults_delete_nothing_that_is_unread(settings: dict[str, Any], retention: str) -> None:
+    log = KafkaLog("127.0.0.1:1", client_id="test", retention_ms=KafkaSettings(**settings).retention_ms)
+    log._admin = admin = FakeAdmin()
+    log.ensure_topics(["x"])
+    configs = admin.created["x"]["configs"]
+    assert configs["retention.ms"] == retention
+    assert (configs["retention.bytes"], configs["cleanup.policy"]) == ("-1", "delete")
     log.close()

@@ -35,9 +35,9 @@ class Service:
         self.ids = InferenceIds(load_or_create_secret(settings.data_dir / "signing.key"))
         self.assembler = Assembler(engine, settings.feedback)
         transport = httpx.ASGITransport(build_feedback_app(settings), raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         transport = httpx.ASGITransport(build_inferences_app(settings), raise_app_exceptions=False)
-        self.lookup = httpx.AsyncClient(transport=transport, base_url="http://test")
+        self.lookup = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     async def post(self, body: Any = None, **more: Any) -> httpx.Response:
         return await self.http.post("/v1/feedback", json=body, **more)
@@ -250,7 +250,9 @@ async def test_retracting(service: Service) -> None:
         assert answered.status_code == 200
         assert answered.json() == {"feedback_id": feedback_id, "effect": "removed"}
     assert service.count(outbox) == 2
-    assert (await service.http.delete("/v1/feedback/fb_none")).status_code == 404
+    for unknown in ("fb_none", "fb_%00", "%00", "%ff", "fb_%ED%A0%80"):
+        assert (await service.http.delete(f"/v1/feedback/{unknown}")).status_code == 404, unknown
+        assert (await service.lookup.get(f"/v1/inferences/{unknown}")).status_code == 404, unknown
     service.assembler.join_new()
     generation = make_generation(inference_id, at=time.time())
     service.assembler.store([as_record(generation)])
@@ -365,7 +367,7 @@ async def test_a_browser_of_another_origin_may_post(service: Service) -> None:
 async def test_the_routes_are_found_under_a_mounted_prefix_too(service: Service) -> None:
     """As Ray Serve calls them: the whole path, and the application's prefix as root path."""
     transport = httpx.ASGITransport(service.http._transport.app, root_path="/v1/feedback")  # type: ignore[attr-defined]
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answered = await http.post("/v1/feedback", json={"inference_id": service.ids.issue(), "value": 1})
     assert answered.status_code == 202
 

@@ -55,11 +55,11 @@ def inject(service, bad, fail=()):
     """The updates counted from 1 in `bad` report a divergence that is out of bounds; those in `fail` fail."""
     original, calls = service.trainer.update, []
 
-    def update(batch, *, current_version=0):
+    def update(batch, **more):
         calls.append(1)
         if len(calls) in fail:
             raise UpdateFailed("policy update: loss nan")
-        metrics = original(batch, current_version=current_version)
+        metrics = original(batch, **more)
         return metrics | ({"policy/kl_to_base": 9.0} if len(calls) in bad else {})
 
     service.trainer.update = update
@@ -163,6 +163,7 @@ def test_a_crash_right_after_going_back_still_counts_the_drops(tmp_path, model_f
     batch = service.loop._buffer.take(0.0)
     assert batch is not None
     service.loop._update(batch, 0)
+    service.loop._checkpoints.save(service.loop._unsaved, service.trainer.tensors())
     assert service.column(sa.select(drops.c.reason)) == []
     again = make_service(tmp_path, model_folder, service.log, GUARDED)
     again.loop.round()

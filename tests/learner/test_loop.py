@@ -1,11 +1,18 @@
 """The loop: each trajectory trains once, whatever crashes or comes twice; what does not train is counted."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
+import torch
+from safetensors import SafetensorError
 from sqlalchemy.exc import OperationalError
 
+from online_rl import checkpoint
+from online_rl.checkpoint import CheckpointNotSaved
+from online_rl.learner import DISK_SECONDS, run_round
+from online_rl.ledger import Ledger
 from online_rl.schemas import VersionState
 from online_rl.tables import drops, trainings, updates
 from serving.schemas import VersionSpan
@@ -252,6 +259,22 @@ def test_a_batch_that_cannot_train_is_dropped_and_the_next_one_trains(tmp_path, 
     assert service.registry.next_version() == 2
 
 
+def test_the_ledger_takes_any_number_of_trajectories(tmp_path, model_folder):
+    """A database takes a limited number of parameters in one statement."""
+    service = make_service(tmp_path, model_folder)
+
+    def count(_connection, _cursor, _statement, parameters, _context, many):
+        assert many or len(parameters) <= 600
+
+    sa.event.listen(service.engine, "before_cursor_execute", count)
+    ledger = Ledger(service.engine)
+    names = [f"x{number}" for number in range(1500)]
+    for _ in range(2):
+        ledger.record_update(1, 0, names[:700], {}, 1.0)
+        ledger.record_drops(dict.fromkeys(names[700:], "stale"), 1.0)
+    assert ledger.handled([*names, "unknown"]) == set(names)
+
+
 def test_a_version_too_far_from_the_base_is_held_back(tmp_path, model_folder):
     settings = SETTINGS.model_copy(update={"kl_budget": 1e-6})
     service = make_service(tmp_path, model_folder, settings=settings)
@@ -278,6 +301,87 @@ def test_a_full_disk_while_publishing_stops_nothing(tmp_path, model_folder, monk
     assert service.registry.next_version() == 1
     assert service.loop.round()
     assert service.registry.get(1).metrics["update"] == 2
+
+
+def attempt(service):
+    """A round; what the disk has against it."""
+    try:
+        service.loop.round()
+    except CheckpointNotSaved as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2], ids=["the origin", "the first update", "the second"])
+@pytest.mark.parametrize("killed", [False, True], ids=["waited for", "killed meanwhile"])
+def test_a_full_disk_loses_no_update_and_makes_none_twice(tmp_path, model_folder, monkeypatch, refused, killed):
+    def log_of_12():
+        log = FakeLog()
+        log.append(*make_trajectories(12))
+        return log
+
+    calm, log = make_service(tmp_path / "calm", model_folder, log_of_12()), log_of_12()
+    run(calm, 3)
+    service = make_service(tmp_path / "full", model_folder, log)
+    saved, made = checkpoint.save_file, []
+
+    def full(tensors, path):
+        if f"u{refused:06d}" in str(path):
+            path.write_bytes(b"half")
+            raise SafetensorError("IoError(Os { code: 28, kind: StorageFull, message: No space left on device })")
+        saved(tensors, path)
+
+    original = service.trainer.update
+    monkeypatch.setattr(
+        service.trainer, "update", lambda batch, **more: (made.append(len(batch)), original(batch, **more))[1]
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        problems = [attempt(service) for _ in range(4)]
+        calm_rounds = max(0, refused - 1)
+        assert problems[:calm_rounds] == [""] * calm_rounds
+        for problem in problems[calm_rounds:]:
+            assert f"update {refused} " in problem
+            assert "No space left" in problem
+        assert len(made) == refused
+        assert service.column(TRAINED) == ids(*range(4 * calm_rounds))
+        assert log.committed == ({0: 4 * calm_rounds} if calm_rounds else {})
+        assert not list((tmp_path / "full" / "checkpoints").glob(".*"))
+    if killed:
+        service = make_service(tmp_path / "full", model_folder, log)
+    run(service, 4)
+    assert service.column(TRAINED) == ids(*range(12))
+    assert log.committed == {0: 12}
+    assert service.registry.get(3).metrics["update"] == 3
+    tensors = service.trainer.tensors()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in calm.trainer.tensors().items())
+
+
+def test_the_learner_says_that_the_disk_is_full_and_waits(tmp_path, model_folder, monkeypatch):
+    service = make_service(tmp_path, model_folder)
+    said = []
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    status = SimpleNamespace(say=said.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(service.loop._checkpoints, "save", full)
+        assert run_round(service.loop, service.registry, status) == DISK_SECONDS
+    assert "No space left on device" in said[-1]
+    assert "make room in data_dir" in said[-1]
+    assert run_round(service.loop, service.registry, status) == 0.0
+    assert said[-1].startswith("1 updates")
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path, model_folder, monkeypatch):
+    service = make_service(tmp_path, model_folder)
+
+    def refuse(*_args, **_more):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("online_rl.checkpoint.shutil.rmtree", refuse)
+    assert run(service, 3) == [True, True, True]
 
 
 def test_mixed_versions_are_trained_by_their_oldest(tmp_path, model_folder):

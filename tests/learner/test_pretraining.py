@@ -7,6 +7,7 @@ import zlib
 import pytest
 import sqlalchemy as sa
 import torch
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from feedback import tables as feedback_tables
@@ -34,6 +35,22 @@ def make_learnable(count, start=0):
         changes = {"token_ids": tuple(tokens), "reward": float(number % 2), "episode_id": f"e{start + number // 2}"}
         found.append(trajectory.model_copy(update=changes))
     return found
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path, monkeypatch):
+    save_pretrained(tmp_path, {"head.weight": torch.zeros(1, 32)}, "base")
+
+    def full(_tensors, path, **_more):
+        path.write_bytes(b"half")
+        raise SafetensorError("IoError(Os { code: 28, kind: StorageFull, message: No space left on device })")
+
+    monkeypatch.setattr("online_rl.pretrained_value.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_pretrained(tmp_path, {"head.weight": torch.ones(1, 32)}, "base")
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    found = load_pretrained(tmp_path)
+    assert found is not None
+    assert not found.tensors["head.weight"].any()
 
 
 def test_episodes_are_never_split():

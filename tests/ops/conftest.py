@@ -50,7 +50,7 @@ def http(policy_requests: list[httpx.Request]) -> httpx.AsyncClient:
 
 def client_of(engine: Engine, http: httpx.AsyncClient, **settings: Any) -> TestClient:
     app = create_app(engine, Settings(**settings), http=http)
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
 @pytest.fixture

@@ -64,3 +64,13 @@ def test_an_unknown_path_is_not_open_by_accident() -> None:
     assert scope_for("GET", "/dashboards") == "admin"
     assert scope_for("GET", "/healthz") == "admin"
     assert scope_for("GET", "//admin/status") == "admin"
+
+
+@pytest.mark.parametrize("path", ["/admin/freeze", "/admin/rollback", "/admin/versions/14/promote", "/tokenize"])
+def test_without_keys_a_name_rebound_to_this_machine_changes_nothing(client: TestClient, path: str) -> None:
+    rebound = {"host": "evil.example:8000", "origin": "http://evil.example:8000", "sec-fetch-site": "same-origin"}
+    response = client.post(path, json={"reason": "x"}, headers=rebound)
+    assert response.status_code == 403
+    assert response.json()["error"]["code"] == "foreign_host"
+    assert client.get("/admin/status", headers={"host": "evil.example:8000"}).status_code == 403
+    assert client.get("/admin/status").status_code == 200

@@ -18,6 +18,8 @@ from tests.ops.conftest import client_of
 from tests.ops.history import Rated
 from tests.ops.seed import add_rated, write_manifest
 
+CHANGES = ("/admin/versions/14/promote", "/admin/rollback", "/admin/freeze", "/admin/resume")
+
 
 def get(client: TestClient, path: str) -> Any:
     response = client.get(path)
@@ -131,7 +133,7 @@ def test_an_unknown_version_cannot_be_promoted(client: TestClient) -> None:
     assert response.json()["error"]["param"] == "version"
 
 
-@pytest.mark.parametrize("path", ["/admin/versions/14/promote", "/admin/rollback", "/admin/freeze", "/admin/resume"])
+@pytest.mark.parametrize("path", CHANGES)
 def test_a_change_needs_a_reason(client: TestClient, path: str) -> None:
     for body in ({}, {"reason": ""}):
         response = client.post(path, json=body)
@@ -139,7 +141,25 @@ def test_a_change_needs_a_reason(client: TestClient, path: str) -> None:
         assert response.json()["error"]["param"] == "reason"
 
 
-@pytest.mark.parametrize("path", ["/admin/versions/14/promote", "/admin/rollback", "/admin/freeze", "/admin/resume"])
+@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize("reason", [r"a\u0000b", r"half \ud800"])
+def test_a_reason_that_no_database_keeps_is_refused(client: TestClient, path: str, reason: str) -> None:
+    response = client.post(path, content=f'{{"reason": "{reason}"}}', headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == "reason"
+
+
+def test_a_number_that_no_column_holds_is_refused(client: TestClient) -> None:
+    huge = 2**70
+    for response in (
+        client.post(f"/admin/versions/{huge}/promote", json={"reason": "typo"}),
+        client.post("/admin/rollback", json={"reason": "typo", "to": huge}),
+        client.get(f"/admin/updates?since={huge}"),
+    ):
+        assert response.status_code == 422
+
+
+@pytest.mark.parametrize("path", CHANGES)
 def test_a_page_of_another_site_changes_nothing(client: TestClient, database: Engine, path: str) -> None:
     response = client.post(path, json={"reason": "x"}, headers={"sec-fetch-site": "cross-site"})
     assert response.status_code == 403

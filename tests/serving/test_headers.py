@@ -186,6 +186,22 @@ def test_an_id_in_the_body_that_cannot_be_kept_is_refused_by_name(value: object)
     assert caught.value.param == "metadata.episode_id"
 
 
+@pytest.mark.parametrize("text", ["a\0b", "half \ud800"])
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("user", lambda text: {"user": text}),
+        ("metadata.user_id", lambda text: {"metadata": {"user_id": text}}),
+        ("request_id", lambda text: {"request_id": text, "model_fields_set": ("request_id",)}),
+    ],
+)
+def test_a_text_that_no_database_keeps_is_refused(text: str, name: str, body: Any) -> None:
+    context = RequestContext("i", 0.0)
+    with pytest.raises(InvalidBody, match=name) as caught:
+        context.take_body(SimpleNamespace(**body(text)))
+    assert caught.value.param == name
+
+
 async def test_a_refused_request_names_no_inference():
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 404, "headers": []})

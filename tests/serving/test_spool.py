@@ -233,3 +233,61 @@ def test_each_living_process_has_a_slot_of_its_own_and_a_dead_one_leaves_it(tmp_
     assert (first, second, third) == (0, 1, 0)
     other.close()
     again.close()
+
+
+def records(folder: Path, log: MemoryLog) -> list[str]:
+    """The keys that `log` has after a spool on `folder` was opened, given one more record, and closed."""
+    spool = open_spool(folder, log)
+    spool.put("new", b"2")
+    assert spool.close()
+    return [key for key, _ in log.events]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b"", b"\0" * 40, b'{"segment": 1, "off', b"[]", b'{"segment": -1, "offset": 0}', b'{"segment": "x", "offset": 0}'],
+)
+def test_a_torn_cursor_loses_and_stops_nothing(tmp_path: Path, torn: bytes):
+    away = MemoryLog()
+    away.away = True
+    spool = open_spool(tmp_path, away)
+    spool.put("old", b"1")
+    assert not spool.close()
+    (tmp_path / "cursor.json").write_bytes(torn)
+    log = MemoryLog()
+    assert records(tmp_path, log) == ["old", "new"]
+
+
+def test_a_cursor_ahead_of_what_the_disk_kept_loses_nothing(tmp_path: Path, log: MemoryLog):
+    """A power failure may take the records and leave the cursor that counted them."""
+    (tmp_path / "cursor.json").write_text('{"segment": 7, "offset": 123, "identity": "0"}')
+    assert records(tmp_path, log) == ["new"]
+
+
+def test_a_cursor_is_on_disk_before_it_takes_the_place_of_the_older_one(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+):
+    done: list[str] = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, original=original: (done.append(name), original(*args)))
+    assert records(tmp_path, log) == ["new"]
+    assert done
+    assert done == ["fsync", "replace"] * (len(done) // 2)
+
+
+def test_a_cursor_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    spool = open_spool(tmp_path, log)
+    for key in ("a", "b"):
+        spool.put(key, b"1")
+        log.wait_for({key})
+    assert spool.log_available
+    assert spool.close()
+    assert [key for key, _ in log.events] == ["a", "b"]
+    assert sum("No space left" in record.message for record in caplog.records) == 1

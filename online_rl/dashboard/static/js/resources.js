@@ -10,11 +10,10 @@ const resources = {
   updates: { revision: "updates", load: loadUpdates },
   rewards: { revision: "rewards", load: loadRewards },
 };
-const fetched = {};   // resource → revision last fetched
-const running = new Set();
+const fetched = {};         // resource → revision last fetched
+const running = new Map();  // resource → the fetch whose answer counts; an older one may still be on its way
 let wanted = [];
-let range = null;     // seconds shown, or null for everything
-let rangeChanged = false;
+let range = null;           // seconds shown, or null for everything
 
 /** The view on screen needs these resources; others are left alone until they are needed. */
 export function need(names) {
@@ -28,13 +27,17 @@ export function rewardRange() {
 
 export function setRewardRange(seconds) {
   range = seconds;
-  rangeChanged = true;
-  delete fetched.rewards;
+  forget("rewards");
   refresh();
 }
 
 export function forgetFetched() {
-  for (const name of Object.keys(fetched)) delete fetched[name];
+  for (const name of Object.keys(resources)) forget(name);
+}
+
+function forget(name) {
+  delete fetched[name];
+  running.delete(name);  // what is on its way answers another question
 }
 
 export function refresh() {
@@ -46,19 +49,22 @@ export function refresh() {
 }
 
 async function fetchOne(name, revision) {
-  running.add(name);
-  const errors = { ...get().errors };
+  const mine = Symbol(name);
+  const counts = () => running.get(name) === mine;
+  running.set(name, mine);
   try {
     const loaded = await resources[name].load();
-    delete errors[name];
+    if (!counts()) return;
+    const { [name]: _, ...errors } = get().errors;
     fetched[name] = revision;
     set({ [name]: loaded, errors });
   } catch (error) {
     if (!(error instanceof ApiError || error instanceof TypeError)) throw error;
-    set({ errors: { ...errors, [name]: error.message } });
+    if (!counts()) return;
+    set({ errors: { ...get().errors, [name]: error.message } });
     await new Promise((done) => setTimeout(done, 3000));
   } finally {
-    running.delete(name);
+    if (counts()) running.delete(name);
   }
   refresh();  // it may have moved on meanwhile, or failed
 }
@@ -72,17 +78,18 @@ async function loadUpdates() {
 
 /** New buckets only: the last one known is asked for again, since it may have grown. */
 async function loadRewards() {
-  const known = rangeChanged ? null : get().rewards;
-  rangeChanged = false;
-  const start = range === null ? null : Date.now() / 1000 - range;
+  const asked = range;
+  const known = get().rewards?.range === asked ? get().rewards : null;
+  const start = asked === null ? null : Date.now() / 1000 - asked;
   if (known?.at.length && known.at.length < 600) {
     const tail = known.at.length - 1;
     const fresh = await getJson(`/admin/rewards?since=${known.at[tail]}&bucket=${known.bucket_seconds}`);
     if (fresh.bucket_seconds === known.bucket_seconds) {
-      const from = start === null ? 0 : known.at.findIndex((at) => at >= start);
-      const join = (key) => [...known[key].slice(Math.max(0, from), tail), ...fresh[key]];
-      return { ...fresh, at: join("at"), mean: join("mean"), average: join("average"), count: join("count") };
+      const from = start === null ? 0 : known.at.filter((at) => at < start).length;
+      const join = (key) => [...known[key].slice(from, tail), ...fresh[key]];
+      const series = { at: join("at"), mean: join("mean"), average: join("average"), count: join("count") };
+      return { ...fresh, ...series, range: asked };
     }
   }
-  return getJson(`/admin/rewards?limit=500${start === null ? "" : `&since=${start}`}`);
+  return { ...await getJson(`/admin/rewards?limit=500${start === null ? "" : `&since=${start}`}`), range: asked };
 }
