@@ -35,7 +35,7 @@ def sample_answers(folder: Path, topics: Sequence[str], temperature: float, seed
     """One answer to the demo's question about each topic."""
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for start in track(range(0, len(topics), BATCH), "answering", console=Console(stderr=True)):
         prompts = [
             tokenizer.apply_chat_template(build_messages(topic), tokenize=False, add_generation_prompt=True)
