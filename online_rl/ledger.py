@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from online_rl.drift import Recovery, Shift
+from online_rl.drift_events import Recovery, Shift
 from online_rl.reaction import Reaction
 from online_rl.tables import drift_events, drops, trainings, updates
 
@@ -53,7 +53,12 @@ class Ledger:
 
     def record_drift(self, event: Shift | Recovery | Reaction, *, version: int, update: int) -> None:
         """A shift is a new row; a recovery and a reaction, begun or ended, complete the row of their shift."""
-        this = (drift_events.c.stream == event.stream) & (drift_events.c.trajectories == event.trajectories)
+        cohort = "" if isinstance(event, Reaction) else event.cohort
+        this = sa.and_(
+            drift_events.c.stream == event.stream,
+            drift_events.c.cohort == cohort,
+            drift_events.c.trajectories == event.trajectories,
+        )
         with self._engine.begin() as connection:
             if isinstance(event, Recovery):
                 found = {
@@ -69,6 +74,8 @@ class Ledger:
                 connection.execute(
                     sa.insert(drift_events).values(
                         stream=event.stream,
+                        cohort=event.cohort,
+                        cause=event.cause,
                         detected_at=event.detected_at,
                         version=version,
                         update=update,

@@ -28,8 +28,10 @@ from online_rl.admission import AdmissionRules, Reason, find_refusal
 from online_rl.buffer import Buffer
 from online_rl.candidates import Candidates
 from online_rl.checkpoint import CheckpointError, CheckpointNotSaved, Checkpoints, DriftEvent, LearnerState
+from online_rl.cohorts import find_cohorts, find_prompt
 from online_rl.divergence import GuardState, find_excess, follow, has_diverged
-from online_rl.drift import DriftMonitor, Recovery, Shift
+from online_rl.drift import DriftMonitor
+from online_rl.drift_events import Recovery, Shift
 from online_rl.intake import BuryMessage, Intake, TrajectorySource
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher
@@ -214,17 +216,32 @@ class LearnerLoop:
         found = [
             event
             for trajectory, residual in zip(batch, self._trainer.residuals, strict=True)
-            for event in self._drift.observe(trajectory.reward, residual, trajectory.rated_at)
+            for event in self._drift.observe(
+                trajectory.reward,
+                residual,
+                trajectory.rated_at,
+                metrics=trajectory.metrics,
+                cohorts=find_cohorts(trajectory),
+                prompt=find_prompt(trajectory),
+            )
         ]
         events = [*found, *self._react(found)]
         self._stage(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
 
     def _react(self, found: Sequence[Shift | Recovery]) -> list[Reaction]:
-        """End the reaction that runs, where it is time; begin one where a shift is confirmed and none runs."""
+        """End the reaction that runs, where it is time; begin one where a shift is confirmed and none runs.
+
+        What is not of all traffic, or not of taste, is recorded and neither begins a reaction nor ends one.
+        """
         changed: list[Reaction] = []
+        recovery: Recovery | None = None
         for event in found:
-            self._shift = event if isinstance(event, Shift) and self._response.enabled else None
-        recovery = next((event for event in found if isinstance(event, Recovery)), None)
+            if isinstance(event, Shift):
+                if event.is_taste_of_all:
+                    self._shift = event if self._response.enabled else None
+            elif event.is_of_all:
+                self._shift = None
+                recovery = recovery or event
         if self._reaction is not None and (ended := end_reaction(self._reaction, self.updates, recovery)) is not None:
             self._reaction = None
             changed.append(ended)

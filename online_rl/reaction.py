@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from online_rl.drift import Recovery, Shift
+from online_rl.drift_events import Recovery, Shift
 from online_rl.settings import ResponseSettings
 
 

@@ -171,16 +171,28 @@ class LearnerSettings(BaseModel):
 
 
 class DriftSettings(BaseModel):
-    """When a change of the rewards counts as a shift of taste."""
+    """When a change of the rewards counts as a shift of taste, and one of the prompts as a changed mix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enabled: bool = True
     """Look for shifts."""
+    detector: Literal["scan", "adwin", "page_hinkley"] = "scan"
+    """What finds a fall in a window of values: the likelihood-ratio scan, or one of river's (`pip install river`)."""
     delta: Positive = 0.15
     """Smallest fall of the mean reward that counts."""
-    threshold: Positive = 5.0
-    """By how many standard errors a fall must stand out to count as a shift."""
+    threshold: Positive = 4.25
+    """By how many standard errors a fall must stand out to count as a shift where one test looks at each reward; where
+    there are S tests (metrics, cohorts, the mix), √(threshold² + 2·ln S)."""
+    wander: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of its level above the lowest reward by which a policy in training wanders without its users' doing; a fall
+    must stand out against one by so much."""
+    mix_distance: Fraction = 0.2
+    """Smallest part of the traffic that must be another one (total variation) for a changed prompt mix."""
+    prompt_clusters: Annotated[int, Field(ge=0)] = 8
+    """Clusters of prompts, each a cohort; 0: none."""
+    max_cohorts: Annotated[int, Field(ge=0)] = 64
+    """Cohorts watched, counted for each metric; those seen last."""
     min_samples: Annotated[int, Field(ge=1)] = 32
     """Rewards needed before a shift can be seen, and after one before the next."""
     recovery_window: Annotated[int, Field(ge=1)] = 32

@@ -69,12 +69,17 @@ drift_events = sa.Table(
     "drift_events",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("stream", sa.String(64), nullable=False),
+    # `reward`, `residual`, `metric:NAME` or `mix`.
+    sa.Column("stream", sa.String(160), nullable=False),
+    # `dimension=label` of the cohort that changed, empty for all traffic.
+    sa.Column("cohort", sa.String(160), nullable=False, server_default=""),
+    # `taste` or `prompt_mix`.
+    sa.Column("cause", sa.String(16), nullable=False, server_default="taste"),
     sa.Column("detected_at", sa.Double, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("update", sa.Integer, nullable=False),
-    # Rewards that the detector had seen when it fired; with `stream` the identity of an event, so that a replay
-    # after a crash writes it once.
+    # Rewards that the detector had seen when it fired; with `stream` and `cohort` the identity of an event, so that a
+    # replay after a crash writes it once.
     sa.Column("trajectories", sa.Integer, nullable=False),
     sa.Column("before", sa.Double, nullable=False),
     sa.Column("after", sa.Double, nullable=False),
@@ -84,7 +89,7 @@ drift_events = sa.Table(
     sa.Column("recovered_seconds", sa.Double, nullable=True),
     # What the learner did about it (`online_rl.reaction.Reaction`).
     sa.Column("reaction", sa.JSON, nullable=True),
-    sa.UniqueConstraint("stream", "trajectories", name="drift_events_once"),
+    sa.UniqueConstraint("stream", "cohort", "trajectories", name="drift_events_once"),
 )
 
 parts = sa.Table(

@@ -10,6 +10,7 @@ from online_rl.cli.options import AsJson, Assignments, DataDir, overrides_from, 
 from online_rl.cli.output import ago, local_time, print_json, print_table
 
 YES_NO = {True: "yes", False: "-"}
+CAUSES = {"taste": "taste", "prompt_mix": "prompt mix"}
 MARKS = {"ok": "ok", "warning": "WARN", "problem": "FAIL"}
 
 
@@ -121,7 +122,7 @@ def versions(data_dir: DataDir = None, assignments: Assignments = None, as_json:
 
 
 def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: AsJson = False) -> None:
-    """List the shifts of taste that were detected and what was done about each, newest first."""
+    """List the changes of taste and of the prompt mix that were seen, and what was done about each; newest first."""
     import sqlalchemy as sa
 
     from feedback.database import read_only
@@ -138,10 +139,12 @@ def drift(data_dir: DataDir = None, assignments: Assignments = None, as_json: As
         print_json(rows)
         return
     print_table(
-        ("detected", "stream", "version", "reward before", "after", "reaction", "recovered after"),
+        ("detected", "cause", "cohort", "stream", "version", "before", "after", "reaction", "recovered after"),
         (
             (
                 local_time(row["detected_at"]),
+                CAUSES.get(row["cause"], row["cause"]),
+                row["cohort"] or "all traffic",
                 row["stream"],
                 row["version"],
                 _figure(row["before"]),

@@ -22,6 +22,9 @@ def read_snapshot(engine: Engine, started_at: float, now: float) -> Snapshot:
     with read_only(engine).connect() as connection:
         changed_at = connection.scalar(sa.select(sa.func.max(policy_versions.c.changed_at)))
         drifts = _count(connection, drift_events)
+        tastes = connection.scalar(
+            sa.select(sa.func.count()).select_from(drift_events).where(drift_events.c.cause == "taste")
+        )
         recovered = connection.scalar(sa.select(sa.func.count(drift_events.c.recovered_at)))
         newest = _first(connection, sa.select(updates).order_by(updates.c.update.desc()))
         frozen = _first(connection, sa.select(controls).where(controls.c.name == "learning_frozen"))
@@ -43,7 +46,7 @@ def read_snapshot(engine: Engine, started_at: float, now: float) -> Snapshot:
             trajectories_trained=trained,
             trajectories_dropped=dropped,
             backlog=max(0, released - trained - sum(dropped.values())),
-            drift_events=drifts,
+            drift_events=tastes or 0,
             updates=0 if newest is None else newest.update,
             kl_to_base=_figure(newest, "kl_to_base"),
             mismatch_mean=_figure(live, "mismatch_mean"),

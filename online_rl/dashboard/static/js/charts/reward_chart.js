@@ -14,7 +14,7 @@ const SERIES = [
 export function rewardMarkers({ versions, drift }) {
   const live = (versions?.versions ?? []).filter((one) => one.live_at)
     .map((one) => ({ at: one.live_at, text: `v${one.version}`, kind: "version" }));
-  const shifts = (drift?.events ?? []).map((one) => ({ at: one.detected_at, text: "taste changed", kind: "shift" }));
+  const shifts = (drift?.events ?? []).map((one) => ({ at: one.detected_at, text: one.cause === "prompt_mix" ? "prompt mix changed" : "taste changed", kind: "shift" }));
   const recoveries = (drift?.events ?? []).filter((one) => one.recovered_at)
     .map((one) => ({ at: one.recovered_at, text: "recovered", kind: "recovery" }));
   return [...live, ...shifts, ...recoveries].sort((a, b) => a.at - b.at);

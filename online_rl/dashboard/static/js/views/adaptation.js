@@ -7,27 +7,34 @@ import { REWARD_NEEDS, rewardChart } from "../charts/reward_chart.js";
 export const title = "Adaptation";
 export const needs = REWARD_NEEDS;
 
+const CAUSES = { taste: ["taste", "warn"], prompt_mix: ["prompt mix", ""] };
+
+function recovery(one) {
+  if (one.recovered_at) return pill(`${count(one.recovered_after)} trajectories, ${duration(one.recovered_seconds)}`, "ok");
+  return one.cause === "prompt_mix" ? "does not apply" : pill("recovering", "warn");
+}
+
 function shifts(drift) {
   if (!drift) return empty("Loading", "Reading the drift events.");
-  if (!drift.events.length) return empty("No change of taste seen", "A drop of the rewards against what was expected is listed here, with the time it took to recover.");
+  if (!drift.events.length) return empty("No change of taste seen", "A drop of the rewards is listed here, in all traffic or in one cohort, with its cause: users changed their mind, or different prompts came.");
   return h("div", { class: "table-wrap" }, h("table", {},
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col", class: "wide" }, "Stream"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Detected"), h("th", { scope: "col" }, "Cause"),
+      h("th", { scope: "col" }, "Cohort"), h("th", { scope: "col", class: "wide" }, "Stream"),
       h("th", { scope: "col", class: "num wide" }, "Version"), h("th", { scope: "col", class: "num" }, "Before"),
       h("th", { scope: "col", class: "num" }, "After"), h("th", { scope: "col" }, "Reaction"), h("th", { scope: "col" }, "Recovery"))),
     h("tbody", {}, [...drift.events].sort((a, b) => b.detected_at - a.detected_at).map((one) => h("tr", {},
-      h("td", {}, clock(one.detected_at)), h("td", { class: "wide" }, one.stream), h("td", { class: "num wide" }, `v${one.version}`),
+      h("td", {}, clock(one.detected_at)), h("td", {}, pill(...(CAUSES[one.cause] ?? [one.cause, ""]))),
+      h("td", {}, one.cohort || "all traffic"), h("td", { class: "wide" }, one.stream), h("td", { class: "num wide" }, `v${one.version}`),
       h("td", { class: "num" }, decimal(one.before)), h("td", { class: "num" }, decimal(one.after)),
       h("td", {}, one.reaction ? `kept ${Math.round(100 * one.reaction.kept)}% of what was learned${one.reaction.ended ? "" : ", running"}` : "none"),
-      h("td", {}, one.recovered_at
-        ? pill(`${count(one.recovered_after)} trajectories, ${duration(one.recovered_seconds)}`, "ok")
-        : pill("recovering", "warn")))))));
+      h("td", {}, recovery(one)))))));
 }
 
 export function mount(root) {
   const reward = rewardChart({ height: 380 });
   const events = h("div", {});
   root.append(h("div", { class: "stack" }, reward.element,
-    card("Changes of taste", { note: "recovered: the reward is back at 90% of its level before" }, events)));
+    card("Changes of taste and of prompts", { note: "recovered: the reward is back at 90% of its level before" }, events)));
   return {
     update(state) {
       reward.update(state);

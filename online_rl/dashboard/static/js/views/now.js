@@ -63,8 +63,9 @@ function happenings({ versions, drift }) {
     if (one.state === "rolled_back") lines.push({ at: one.changed_at, text: `Version ${one.version} rolled back`, label: "rolled back", kind: "warn", detail: one.reason });
   }
   for (const one of drift?.events ?? []) {
-    const levels = `reward ${decimal(one.before)} → ${decimal(one.after)}`;
-    lines.push({ at: one.detected_at, text: "Taste changed", label: "shift", kind: "warn", detail: levels });
+    const levels = `${one.cohort ? `${one.cohort} · ` : ""}${decimal(one.before)} → ${decimal(one.after)}`;
+    const taste = one.cause !== "prompt_mix";
+    lines.push({ at: one.detected_at, text: taste ? "Taste changed" : "Prompt mix changed", label: "shift", kind: taste ? "warn" : "", detail: levels });
     if (one.recovered_at) lines.push({ at: one.recovered_at, text: "Recovered", label: "recovered", kind: "ok", detail: `after ${count(one.recovered_after)} trajectories` });
   }
   return lines.sort((a, b) => b.at - a.at);
