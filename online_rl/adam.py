@@ -16,11 +16,19 @@ _STATE = ("step", "exp_avg", "exp_avg_sq")
 class NamedAdam:
     """One optimiser. `tensors` and `load` make a checkpoint exact: masters, both moments and the step count."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], *, learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        momentum: float = 0.9,
+    ) -> None:
+        """`momentum` is AdamW's β1."""
         self._parameters = dict(parameters)
         self._masters = {name: make_master(parameter) for name, parameter in self._parameters.items()}
         self._optimizer = torch.optim.AdamW(
-            self._masters.values(), lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.99)
+            self._masters.values(), lr=learning_rate, weight_decay=weight_decay, betas=(momentum, 0.99)
         )
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -95,7 +95,12 @@ def pretrain(
     rng.shuffle(training)
     size = settings.batch_size
     batches = [make_batch(training[at : at + size], **cut) for at in range(0, len(training), size)]
-    adam = NamedAdam(value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=settings.weight_decay)
+    adam = NamedAdam(
+        value.parameters(),
+        learning_rate=settings.value_learning_rate,
+        weight_decay=settings.weight_decay,
+        momentum=settings.value_momentum,
+    )
     best = Epoch(0, None, explain_variance(value, held))
     curve, weights = [best], _copy(adam)
     if on_epoch is not None:

@@ -48,8 +48,10 @@ class LearnerSettings(BaseModel):
     """Updates, the warm-up included, after which the policy's step has fallen to `schedule_floor`."""
     schedule_floor: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Share of `learning_rate` that is left then, so that a service never stops learning by itself."""
-    value_learning_rate: NonNegative = 2e-3
+    value_learning_rate: NonNegative = 2e-4
     """AdamW step of the value model."""
+    value_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """β1 of the value model's AdamW. The usual 0.9 remembers five updates, and overshoots when taste changes."""
     value_updates: Annotated[int, Field(ge=0)] = 2
     """K: value updates for each policy update."""
     value_warmup: Annotated[int, Field(ge=0)] = 4

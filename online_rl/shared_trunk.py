@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from online_rl.packing import Pack
 from online_rl.policy_model import Policy
-from online_rl.value_model import make_head, normalize
+from online_rl.value_model import ValueHead, normalize
 
 WIDTH = 128
 
@@ -21,14 +21,11 @@ class SharedTrunkValue:
         torch.manual_seed(seed)
         self._policy = policy
         self._inner = nn.Linear(policy.width, WIDTH, device=policy.device)
-        self.head = make_head(WIDTH, policy.device)
+        self.head = ValueHead(WIDTH, policy.device)
 
     def values(self, pack: Pack) -> Tensor:
         """float32 ``[T]``, with gradient where it is enabled. At the start all 0."""
-        hidden = normalize(self._policy.base_hidden(pack))
-        # Back to about unit variance an entry, which the inner layer's initialisation supposes.
-        inner = nn.functional.silu(self._inner(hidden * self._policy.width**0.5))
-        return self.head(inner)[:, 0]
+        return self.head(nn.functional.silu(self._inner(normalize(self._policy.base_hidden(pack)))))
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trained parameters by name, in a fixed order."""

@@ -77,7 +77,10 @@ class Trainer:
         self._value_optimizer: NamedAdam | None = None
         if self.value is not None:
             self._value_optimizer = NamedAdam(
-                self.value.parameters(), learning_rate=settings.value_learning_rate, weight_decay=decay
+                self.value.parameters(),
+                learning_rate=settings.value_learning_rate,
+                weight_decay=decay,
+                momentum=settings.value_momentum,
             )
 
     def update(

@@ -15,6 +15,9 @@ from online_rl.packing import Pack
 from online_rl.policy_model import add_lora
 from online_rl.trained_weights import Attention, find_value_weights, split_lora_targets, train_copies
 
+LEVEL_SCALE = 100.0
+"""A step of AdamW moves a parameter by about the learning rate: at 5e-4 the level by 0.05, K times an update."""
+
 
 class Values(Protocol):
     """What the trainer needs of a value model."""
@@ -56,32 +59,39 @@ class ValueModel:
             self.peft = add_lora(base, rank=rank, alpha=alpha, target=layers, parameters=fused, seed=seed)
             self._trunk = {name: p for name, p in self.peft.named_parameters() if p.requires_grad}
         self.width: int = base.get_input_embeddings().weight.shape[1]
-        self.head = make_head(self.width, self.device)
+        self.head = ValueHead(self.width, self.device)
 
     def values(self, pack: Pack) -> Tensor:
         """float32 ``[T]``, with gradient where it is enabled. At the start all 0."""
         pack = pack.to(self.device)
-        return self.head(normalize(run_trunk(self.base, pack)[pack.context]))[:, 0]
+        return self.head(normalize(run_trunk(self.base, pack)[pack.context]))
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trained parameters by name, in a fixed order."""
         return self._trunk | {f"head.{name}": parameter for name, parameter in self.head.named_parameters()}
 
 
-def make_head(width: int, device: torch.device) -> nn.Linear:
-    """A scalar head in float32 that gives 0 until it is trained."""
-    head = nn.Linear(width, 1, device=device)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
+class ValueHead(nn.Module):
+    """``w · h + LEVEL_SCALE · level`` in float32, which gives 0 until it is trained.
+
+    The level of the rewards moves by tenths when users change their taste, and has to be followed within a few steps;
+    what tells one state from another is learned over hundreds. One step size for both lets the trunk learn the level,
+    and then all its hidden states become alike (docs/adr/0005-the-level-of-values-is-a-parameter.md).
+    """
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width, device=device))
+        self.level = nn.Parameter(torch.zeros(1, device=device))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features ``[T, H]`` of about unit variance → ``[T]``."""
+        return features @ self.weight[0] + LEVEL_SCALE * self.level
 
 
 def normalize(hidden: Tensor) -> Tensor:
-    """Hidden states ``[T, H]`` in float32 and of unit length.
-
-    One step of a head then moves a value by about the learning rate times √width, whatever the model's scale.
-    """
-    return nn.functional.normalize(hidden.float(), dim=-1)
+    """Hidden states ``[T, H]`` in float32, scaled to a mean square of 1 each, whatever the model's scale."""
+    return nn.functional.normalize(hidden.float(), dim=-1) * hidden.shape[-1] ** 0.5
 
 
 def value_loss(

@@ -30,7 +30,7 @@ START = 256
 SETTINGS: dict[str, object] = {
     "batch_size": BATCH,
     "learning_rate": 1e-3,
-    "value_learning_rate": 5e-3,
+    "value_learning_rate": 1e-3,
     "schedule": "constant",
     "kl_coefficient": 0.0,
     "lora_rank": 16,

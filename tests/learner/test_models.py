@@ -75,7 +75,7 @@ def test_exactly_the_adapters_of_linear_layers_train(models):
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert all(".lora_" in name for name in policy.parameters())
     trained = set(value.parameters())
-    assert {name for name in trained if ".lora_" not in name} == {"head.weight", "head.bias"}
+    assert {name for name in trained if ".lora_" not in name} == {"head.weight", "head.level"}
     assert all(".mlp." in name for name in trained if ".lora_" in name)
     assert not [name for name in trained if "attn" in name or "embed" in name or "lm_head" in name]
     assert {p.dtype for model in models for p in model.parameters().values()} == {torch.float32}

@@ -24,7 +24,8 @@ SHIFT = Shift(
     evidence={"changed_at": 60.0},
 )
 LIKED, DISLIKED = {"reward": 1.0}, {"reward": 0.0}
-PATIENT = SETTINGS.model_copy(update={"max_staleness": 1000})
+PATIENT = SETTINGS.model_copy(update={"max_staleness": 1000, "value_learning_rate": 0.0})
+"""The values stay 0, so that the residual is the reward and what is found does not hang on the value model."""
 
 
 @pytest.mark.parametrize(
@@ -110,13 +111,13 @@ def test_the_schedule_begins_anew(tmp_path, model_folder):
 
 
 def shifted_service(folder, model_folder, **response) -> tuple[Service, FakeLog]:
-    """16 batches of four that users liked, then three that nobody likes: found at once, certain in the last."""
+    """16 batches of four that users liked, then five that nobody likes: found in the third, certain in the last."""
     log = FakeLog()
     log.append(*(make_trajectory(number, **LIKED) for number in range(64)))
-    log.append(*(make_trajectory(number, **DISLIKED) for number in range(64, 76)))
-    settings = ResponseSettings.model_validate({"confirm": 5} | response)
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(64, 84)))
+    settings = ResponseSettings.model_validate({"confirm": 10} | response)
     service = make_service(folder, model_folder, log, PATIENT, response=settings)
-    for _ in range(19):
+    for _ in range(21):
         assert service.loop.round()
     return service, log
 
@@ -149,8 +150,8 @@ def test_a_shift_takes_back_what_no_longer_pays_and_is_published(tmp_path, model
 def test_a_false_alarm_takes_little_back(tmp_path, model_folder):
     log = FakeLog()
     log.append(*(make_trajectory(number, **LIKED) for number in range(64)))
-    log.append(*(make_trajectory(number, **DISLIKED) for number in range(64, 72)))
-    log.append(*(make_trajectory(number, **LIKED) for number in range(72, 88)))
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(64, 76)))
+    log.append(*(make_trajectory(number, **LIKED) for number in range(76, 96)))
     service = make_service(tmp_path, model_folder, log, PATIENT)
     while service.loop.round():
         pass
@@ -169,7 +170,7 @@ def test_switched_off_a_shift_is_recorded_only(tmp_path, model_folder):
 def test_a_reaction_has_more_value_updates_and_ends(tmp_path, model_folder):
     service, log = shifted_service(tmp_path, model_folder, updates=2, value_factor=3)
     made = service.trainer.counters.value_updates
-    for start in (76, 80, 84):
+    for start in (84, 88, 92):
         log.append(*(make_trajectory(number, **DISLIKED) for number in range(start, start + 4)))
         assert service.loop.round()
     assert service.trainer.counters.value_updates - made == 6 + 6 + 2
@@ -195,7 +196,7 @@ def test_a_reaction_goes_on_after_a_restart(tmp_path, model_folder):
     restarted = make_service(tmp_path, model_folder, log, PATIENT, response=ResponseSettings(updates=1))
     assert adapter_is_base(restarted)
     made = restarted.trainer.counters.value_updates
-    log.append(*(make_trajectory(number, **DISLIKED) for number in range(76, 80)))
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(84, 88)))
     assert restarted.loop.round()
     assert restarted.trainer.counters.value_updates - made == 4
     (reaction,) = reactions(restarted)
@@ -204,10 +205,10 @@ def test_a_reaction_goes_on_after_a_restart(tmp_path, model_folder):
 
 
 def test_a_shift_is_not_forgotten_by_a_restart_before_its_reaction(tmp_path, model_folder):
-    _, log = shifted_service(tmp_path, model_folder, confirm=12)
-    restarted = make_service(tmp_path, model_folder, log, PATIENT, response=ResponseSettings(confirm=12))
+    _, log = shifted_service(tmp_path, model_folder, confirm=14)
+    restarted = make_service(tmp_path, model_folder, log, PATIENT, response=ResponseSettings(confirm=14))
     assert not adapter_is_base(restarted)
-    log.append(*(make_trajectory(number, **DISLIKED) for number in range(76, 80)))
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(84, 88)))
     assert restarted.loop.round()
     assert adapter_is_base(restarted)
 
@@ -238,8 +239,8 @@ def test_only_a_change_of_taste_in_all_traffic_is_reacted_to(tmp_path, model_fol
 def test_a_reaction_does_not_begin_within_another(tmp_path, model_folder):
     service, log = shifted_service(tmp_path, model_folder, updates=100)
     # Too few for a recovery, which would end the first reaction.
-    log.append(*(make_trajectory(number, **LIKED) for number in range(76, 104)))
-    log.append(*(make_trajectory(number, **DISLIKED) for number in range(104, 124)))
+    log.append(*(make_trajectory(number, **LIKED) for number in range(84, 112)))
+    log.append(*(make_trajectory(number, **DISLIKED) for number in range(112, 132)))
     while service.loop.round():
         pass
     first, second = reactions(service)

@@ -43,7 +43,7 @@ def layers(*names):
 
 MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-HEAD = {"head.weight", "head.bias"}
+HEAD = {"head.weight", "head.level"}
 
 
 def weights(*names):

@@ -65,7 +65,7 @@ def make_service(engine: ReadyEngine, *, lora: bool) -> PolicyService:
 
 async def ask(subject: PolicyService) -> httpx.Response:
     transport = httpx.ASGITransport(app=await subject.build_asgi())  # pyright: ignore[reportArgumentType]
-    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         return await http.get("/v1/ready")
 
 
