@@ -17,10 +17,11 @@ from sqlalchemy import Connection, Engine, exc
 
 from feedback.assembly import Draft, assemble, crowded_out
 from feedback.database import chunked, insert_ignoring, read_only
-from feedback.dead_letters import Message, bury
+from feedback.dead_letters import bury
 from feedback.generations import generation_of, generation_row
 from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, target_of
 from feedback.release import Decisions, make_trajectory, write_decisions
+from feedback.schemas import Message
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations
 from serving.schemas import Generation

@@ -9,24 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from feedback.database import chunked, insert_ignoring
+from feedback.schemas import Message
 from feedback.tables import dead_letters, outbox
 
 DLQ_SUFFIX = ".dlq"
-
-
-class Message(Protocol):
-    """A record of the log."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def value(self) -> bytes: ...
 
 
 class Sender(Protocol):

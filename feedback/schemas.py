@@ -1,6 +1,6 @@
 """What the feedback service takes in (`FeedbackIn`) and puts out (`Trajectory`, the single-trajectory event)."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -8,6 +8,21 @@ from serving.schemas import FiniteFloat, VersionSpan, check_spans
 
 TRAJECTORIES_TOPIC = "trajectories.v1"
 FEEDBACK_TOPIC = "feedback.v1"
+
+
+class Message(Protocol):
+    """One message of the log, of any topic."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def value(self) -> bytes: ...
 
 
 class Trajectory(BaseModel):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from feedback.schemas import Trajectory
+from feedback.schemas import Message, Trajectory
 from online_rl.buffer import Arrival, Buffer
 from online_rl.ledger import Ledger
 
@@ -20,31 +20,16 @@ POLL_SECONDS = 0.5
 POLL_RECORDS = 256
 
 
-class Record(Protocol):
-    """One message of the log."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def value(self) -> bytes: ...
-
-
 class TrajectorySource(Protocol):
     """The log of trajectories. One that was emptied starts again at offset 0 by itself and changes its `identity`."""
 
     @property
     def identity(self) -> str: ...
-    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]: ...
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Message]: ...
     def commit(self, offsets: dict[int, int]) -> None: ...
 
 
-BuryMessage = Callable[[Record, str], None]
+BuryMessage = Callable[[Message, str], None]
 """Keep a message that cannot be handled, with the reason."""
 
 
@@ -70,7 +55,7 @@ class Intake:
         self._batch_size = batch_size
         self._clock = clock
         self._read = dict(offsets)
-        self._in_hand: list[Record] = []
+        self._in_hand: list[Message] = []
         self.identity = source.identity
         """Of the log that the offsets belong to."""
 
@@ -108,7 +93,7 @@ class Intake:
             self._read[record.partition] = max(self._read.get(record.partition, 0), record.offset + 1)
         self._in_hand = []
 
-    def _parse(self, record: Record) -> Trajectory | None:
+    def _parse(self, record: Message) -> Trajectory | None:
         try:
             return Trajectory.model_validate_json(record.value)
         except ValidationError as error:

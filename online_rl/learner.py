@@ -12,13 +12,12 @@ import torch
 from feedback.database import UNAVAILABLE, open_database
 from feedback.dead_letters import bury
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
-from feedback.schemas import TRAJECTORIES_TOPIC
+from feedback.schemas import TRAJECTORIES_TOPIC, Message
 from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model
 from online_rl.checkpoint import CheckpointNotSaved, Checkpoints, LearnerState
 from online_rl.config import Settings
 from online_rl.drift import DriftMonitor
 from online_rl.heartbeat import beat
-from online_rl.intake import Record
 from online_rl.ledger import Ledger
 from online_rl.loop import LearnerLoop, restore_counters
 from online_rl.models import build_models
@@ -212,7 +211,7 @@ def ensure_base(registry: Registry, settings: Settings, stop: threading.Event) -
             stop.wait(RETRY_SECONDS)
 
 
-def bury_message(engine: sa.Engine, record: Record, reason: str) -> None:
+def bury_message(engine: sa.Engine, record: Message, reason: str) -> None:
     with engine.begin() as connection:
         bury(connection, record, reason, time.time())
 
