@@ -50,6 +50,11 @@ $(STAMP): requirements.lock pyproject.toml
 	    $(BIN)/pip install --no-deps --retries 2 --extra-index-url $(TORCH_INDEX) "$$torch"
 	  }
 	  $(BIN)/pip install --no-deps --no-compile -r requirements.lock
+	  # In parallel, where pip would compile one file after the other. A service starts a dozen processes, and where
+	  # bytecode may not be written (PYTHONDONTWRITEBYTECODE, a read-only image) each of them would compile what it imports.
+	  echo "setup 2/3: compiling the packages to bytecode"
+	  # Some packages carry files that are templates or of another Python; those are left as they are.
+	  $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > $(VENV)/compile.log || true
 	  # One that an earlier build left in the checkout would hide the entry points of this one.
 	  rm -rf ./*.egg-info
 	  $(BIN)/pip install --no-deps --no-build-isolation -q -e .

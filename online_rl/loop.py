@@ -17,7 +17,6 @@ One thread, one batch at a time. What makes a trajectory train exactly once in e
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,8 +34,9 @@ from online_rl.drift_events import Recovery, Shift
 from online_rl.intake import BuryMessage, Intake, TrajectorySource
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher
-from online_rl.reaction import Reaction, end_reaction, plan_reaction
+from online_rl.reaction import Reaction
 from online_rl.registry import Registry
+from online_rl.responder import Responder
 from online_rl.settings import LearnerSettings, ResponseSettings
 from online_rl.trainer import Counters, Trainer, UpdateFailed
 
@@ -70,9 +70,14 @@ class LearnerLoop:
         self._checkpoints = checkpoints
         self._drift = drift
         self._settings = settings
-        self._response = response
-        self._shift = None if restored is None else restored.shift
-        self._reaction = None if restored is None else restored.reaction
+        self._responder = Responder(
+            trainer,
+            drift,
+            response,
+            value_updates=settings.value_updates,
+            shift=None if restored is None else restored.shift,
+            reaction=None if restored is None else restored.reaction,
+        )
         self._clock = clock
         self._buffer = Buffer(
             batch_size=settings.batch_size,
@@ -173,15 +178,13 @@ class LearnerLoop:
     def _next_batch(self, version: int) -> list[Trajectory] | None:
         """Drop what may not train (any more), and take a batch where one is due."""
         rejected = self._registry.rejected() if len(self._buffer) else frozenset[int]()
-        reaction = self._reaction
-        rated_since = reaction.since if reaction is not None and reaction.drop_older else -math.inf
         for trajectory in self._buffer:
             refusal = find_refusal(
                 trajectory,
                 self._rules,
                 current_version=version,
                 rejected_versions=rejected,
-                rated_since=rated_since,
+                rated_since=self._responder.rated_since,
             )
             if refusal is not None:
                 logger.info("trajectory %s is dropped: %s", trajectory.trajectory_id, refusal.detail)
@@ -195,8 +198,7 @@ class LearnerLoop:
         measured = self.updates
         metrics: dict[str, float] | None = None
         try:
-            value_updates = None if self._reaction is None else self._reaction.value_updates
-            metrics = self._trainer.update(batch, current_version=version, value_updates=value_updates)
+            metrics = self._trainer.update(batch, current_version=version, value_updates=self._responder.value_updates)
             excess = find_excess(metrics, self._settings)
         except UpdateFailed as error:
             excess = str(error)
@@ -229,43 +231,11 @@ class LearnerLoop:
         self._stage(version, metrics | {"guard/streak": float(self._guard.streak)}, batch, events)
 
     def _react(self, found: Sequence[Shift | Recovery]) -> list[Reaction]:
-        """End the reaction that runs, where it is time; begin one where a shift is confirmed and none runs.
-
-        What is not of all traffic, or not of taste, is recorded and neither begins a reaction nor ends one.
-        """
-        changed: list[Reaction] = []
-        recovery: Recovery | None = None
-        for event in found:
-            if isinstance(event, Shift):
-                if event.is_taste_of_all:
-                    self._shift = event if self._response.enabled else None
-            elif event.is_of_all:
-                self._shift = None
-                recovery = recovery or event
-        if self._reaction is not None and (ended := end_reaction(self._reaction, self.updates, recovery)) is not None:
-            self._reaction = None
-            changed.append(ended)
-        if self._reaction is None and self._shift is not None and (reaction := self._plan(self._shift)) is not None:
-            self._reaction, self._shift = reaction, None
-            self._trainer.take_back(reaction.kept)
-            if reaction.fresh_moments:
-                self._trainer.forget_moments()
-            if reaction.fresh_schedule:
-                self._trainer.restart_schedule()
+        changed = self._responder.react(found, self.updates)
+        if self._responder.reaction in changed:
             # What is served now was made for the old taste.
             self._candidates.due_at_once = True
-            changed.append(reaction)
         return changed
-
-    def _plan(self, shift: Shift) -> Reaction | None:
-        return plan_reaction(
-            shift,
-            self._drift.rewards_since_shift,
-            self._drift.lowest_reward,
-            self.updates,
-            self._settings.value_updates,
-            self._response,
-        )
 
     def _roll_back(self, excess: str, measured: int, batch: Sequence[Trajectory], version: int) -> bool:
         """Go on from the last good checkpoint, as an update of its own that trained on nothing; False if it is damaged.
@@ -325,8 +295,8 @@ class LearnerLoop:
             guard=self._guard,
             drift=self._drift.state,
             drift_events=tuple(events),
-            shift=self._shift,
-            reaction=self._reaction,
+            shift=self._responder.shift,
+            reaction=self._responder.reaction,
         )
 
     def _record(self) -> None:

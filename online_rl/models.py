@@ -1,7 +1,7 @@
 """The policy and, where the objective needs one, the value model, on one set of frozen base weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -30,7 +30,8 @@ def build_models(
 
     # Before adapters are put on `frozen`, which would rename its weights.
     needs_value = make_objective(settings).needs.value_model
-    value_base = load_another() if needs_value and settings.value_model != "shared_trunk" else None
+    kind = choose_value_model(settings, device)
+    value_base = load_another() if needs_value and kind != "shared_trunk" else None
     policy: Policy
     if settings.policy_weights == "full":
         policy = FullPolicy(load_another(), frozen)
@@ -39,14 +40,21 @@ def build_models(
         policy = PolicyModel(frozen, rank=rank, alpha=alpha, seed=settings.seed, targets=settings.lora_targets)
     if not needs_value:
         return policy, None
-    if settings.value_model == "shared_trunk":
+    if kind == "shared_trunk":
         return policy, SharedTrunkValue(policy, seed=settings.seed + 1)
     value = ValueModel(
         value_base,
         rank=settings.lora_rank,
         alpha=settings.lora_alpha,
         seed=settings.seed + 1,
-        weights=settings.value_model,
+        weights=kind,
         attention=settings.value_attention,
     )
     return policy, value
+
+
+def choose_value_model(settings: LearnerSettings, device: torch.device) -> Literal["lora", "full", "shared_trunk"]:
+    """What `auto` means on `device`: see docs/adr/0006-on-cpu-values-share-the-trunk.md."""
+    if settings.value_model == "auto":
+        return "shared_trunk" if device.type == "cpu" else "lora"
+    return settings.value_model

@@ -127,9 +127,10 @@ class LearnerSettings(BaseModel):
     policy_weights: Literal["lora", "full"] = "lora"
     """What of the policy trains: an adapter, or all weights (then `swap.mode` is `merged` or `full`, and a step of
     about 1e-6 fits)."""
-    value_model: Literal["lora", "full", "shared_trunk"] = "lora"
+    value_model: Literal["auto", "lora", "full", "shared_trunk"] = "auto"
     """`lora`: adapters on the MLP projections or experts of a network of its own; `full`: those weights themselves;
-    `shared_trunk`: a small network on the base model's hidden states, cheap and less able."""
+    `shared_trunk`: a small network on the base model's hidden states, cheap and less able. `auto`: `shared_trunk` on
+    CPU, where a network of its own takes half of every update, else `lora`."""
     value_attention: Literal["frozen", "trained"] = "frozen"
     """Whether the value model's attention trains too; `frozen` is what the paper found better."""
     lora_targets: tuple[str, ...] = ()

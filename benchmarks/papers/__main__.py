@@ -21,6 +21,7 @@ from benchmarks.papers.experiment import Experiment, Options
 from benchmarks.papers.lags import Lag
 from benchmarks.papers.policy import prepare_base
 from benchmarks.papers.report import tabulate_claims, tabulate_rows
+from benchmarks.papers.response import RESPONSE
 from benchmarks.papers.runs import PROCESSES, OtherSetup, run_jobs
 from benchmarks.papers.stability import STABILITY
 from benchmarks.papers.tasks import TASKS
@@ -28,7 +29,7 @@ from benchmarks.papers.throughput import THROUGHPUT
 from benchmarks.papers.training import Setup, make_settings
 from online_rl.demo.report import write_json
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (STABILITY, ABLATIONS, DRIFT, ASYMPO, THROUGHPUT)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (STABILITY, ABLATIONS, DRIFT, ASYMPO, THROUGHPUT, RESPONSE)}
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 

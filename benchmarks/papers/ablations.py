@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "DIS 0.1/0.3": {"epsilon_low": 0.1, "epsilon_high": 0.3},
     "no DIS": {"epsilon_low": 1.0, "epsilon_high": 1e9},
     "values after": {"advantages_from": "after"},
+    "not centred": {"center_advantages": False},
 }
 PRETRAINING = {"pretrained 256": 256, "pretrained 2048": 2048}
 """Variant → trajectories that the value model learns from before the first update."""
@@ -64,6 +65,7 @@ def judge(rows: Sequence[Row]) -> list[Claim]:
         helps("Value pretraining shortens the way to a gain of 0.2", DEFAULT, "pretrained 2048", "updates_to_learn"),
         helps("DIS helps against no bounds", DEFAULT, "no DIS"),
         helps("Values before the K updates are better than after", DEFAULT, "values after"),
+        helps("Advantages centred over the batch help", DEFAULT, "not centred"),
     ]
 
 

@@ -14,9 +14,13 @@ from benchmarks.papers.policy import make_trainer, prepare_base
 from benchmarks.papers.simulator import Simulator
 from benchmarks.papers.tasks import TASKS, Style, Task, make_style_task
 from feedback.schemas import Trajectory
+from online_rl.drift import DriftMonitor
+from online_rl.drift_events import Recovery, Shift
 from online_rl.objectives import OBJECTIVES
 from online_rl.pretraining import pretrain
-from online_rl.settings import LearnerSettings
+from online_rl.reaction import Reaction
+from online_rl.responder import Responder
+from online_rl.settings import DriftSettings, LearnerSettings, ResponseSettings
 from online_rl.trainer import Trainer, UpdateFailed
 
 BATCH = 16
@@ -32,6 +36,7 @@ SETTINGS: dict[str, object] = {
     "learning_rate": 1e-3,
     "value_learning_rate": 1e-3,
     "schedule": "constant",
+    "value_model": "lora",
     "kl_coefficient": 0.0,
     "lora_rank": 16,
     "lora_alpha": 32.0,
@@ -59,6 +64,8 @@ class Setup:
     """Trajectories of the warm policy that the value model learns from before the first update."""
     tastes: tuple[Style, ...] = ()
     """Preferred styles of the task `styles`, for equally many updates each, one after the other."""
+    response: bool | None = None
+    """Whether shifts of taste are reacted to, with the service's own settings; None: they are not even looked for."""
 
     @property
     def group_size(self) -> int:
@@ -84,6 +91,10 @@ class Course:
     """The trainer's figures, by update; empty where the update failed."""
     failed_updates: int = 0
     """Updates that the trainer refused because a loss or gradient was not finite."""
+    shifts: list[Shift] = field(default_factory=list)
+    """Those of taste in all traffic that the service's detector found, where it looked."""
+    reactions: list[Reaction] = field(default_factory=list)
+    """As they began."""
 
     @property
     def mean_rewards(self) -> list[float]:
@@ -122,12 +133,16 @@ def train(setup: Setup, seed: int, tick: Tick = lambda: None, watch: Watch | Non
         fixed = simulator.collect(task, setup.pretraining, Lag("constant", 0))
         pretrain(trainer.value, fixed, trainer.settings, device=trainer.policy.device)
         trainer.value_is_ready = True
+    watcher = None if setup.response is None else Watcher(trainer, reacts=setup.response)
     for update in range(setup.updates):
         batch = simulator.collect(_task_at(setup, update), BATCH, setup.lag, setup.group_size)
         if watch is not None:
             watch(trainer, batch, simulator.version)
         try:
-            course.metrics.append(trainer.update(batch, current_version=simulator.version))
+            value_updates = None if watcher is None else watcher.responder.value_updates
+            course.metrics.append(trainer.update(batch, current_version=simulator.version, value_updates=value_updates))
+            if watcher is not None:
+                watcher.observe(batch, course)
         except UpdateFailed:
             course.failed_updates += 1
             course.metrics.append({})
@@ -135,6 +150,31 @@ def train(setup: Setup, seed: int, tick: Tick = lambda: None, watch: Watch | Non
         simulator.publish()
         tick()
     return course
+
+
+class Watcher:
+    """Between the updates, as in the service: the detector looks for shifts, and they are reacted to."""
+
+    def __init__(self, trainer: Trainer, *, reacts: bool) -> None:
+        self._trainer = trainer
+        self._drift = DriftMonitor(DriftSettings())
+        self.responder = Responder(
+            trainer,
+            self._drift,
+            ResponseSettings(enabled=reacts),
+            value_updates=trainer.settings.value_updates,
+        )
+
+    def observe(self, batch: Sequence[Trajectory], course: Course) -> None:
+        """The batch that the trainer has just learned from; what it reveals is added to `course`."""
+        found: list[Shift | Recovery] = [
+            event
+            for trajectory, residual in zip(batch, self._trainer.residuals, strict=True)
+            for event in self._drift.observe(trajectory.reward, residual, trajectory.rated_at)
+        ]
+        course.shifts += [event for event in found if isinstance(event, Shift) and event.is_taste_of_all]
+        reactions = self.responder.react(found, self._trainer.counters.updates)
+        course.reactions += [reaction for reaction in reactions if not reaction.ended]
 
 
 def _task_at(setup: Setup, update: int) -> Task:

@@ -2,7 +2,7 @@
 
 The prompt offers three styles, so that the base model shows each of them now and then and a taste can be learned
 from; under a prompt without that choice the styles are too rare to learn anything from single answers. Of 192 answers
-of the base model, quality × style was 0.28 enthusiastic, 0.13 question, 0.17 concise; 0.83 passed the quality check
+of the base model, quality × style was 0.32 enthusiastic, 0.12 question, 0.16 concise; 0.85 passed the quality check
 alone. At temperature 0.8 it was 0.30, 0.17 and 0.22, and 0.93, but then the first taste leaves so little of the others
 that the second is hardly found again: of the 144 answers trained on after the switch one was rewarded.
 """

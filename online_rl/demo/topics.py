@@ -1,7 +1,7 @@
 """What the simulated users ask about: things of their own, some for training, others that only the held-out judge asks.
 
-About the users' own things the base model asks back about twice as often as about things in general (0.17 of 192
-answers against 0.09 of 128), so that a taste for questions can be learned from single answers in reasonable time.
+About the users' own things the base model asks back more often than about things in general (quality × style 0.12 of
+192 answers against 0.08 of 128), so that a taste for questions can be learned from single answers in reasonable time.
 """
 
 TRAINING_TOPICS: tuple[str, ...] = (

@@ -23,6 +23,7 @@ SETTINGS = LearnerSettings(
     learning_rate=1e-2,
     value_learning_rate=1e-2,
     schedule="constant",
+    value_model="lora",
     lora_rank=2,
     lora_alpha=4.0,
     dtype="float32",

@@ -3,20 +3,23 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.papers import __main__ as command
-from benchmarks.papers import ablations, asympo, drift, stability, throughput, training
+from benchmarks.papers import ablations, asympo, drift, response, stability, throughput, training
 from benchmarks.papers.experiment import Options, find_differences, kept_shares, summarise
 from benchmarks.papers.lags import Lag
 from benchmarks.papers.runs import Job, Row
 from benchmarks.papers.statistics import Claim
 from benchmarks.papers.tasks import SORTING
-from benchmarks.papers.training import Course, Setup, make_settings, train
+from benchmarks.papers.training import Course, Setup, Watcher, make_settings, train
 from feedback.schemas import Trajectory
 from online_rl.objectives import OBJECTIVES
+from online_rl.settings import LearnerSettings
+from online_rl.trainer import Counters
 from serving.schemas import VersionSpan
 
 FULL = Options(quick=False, seeds=5)
@@ -39,7 +42,7 @@ def test_stability_runs_all_objectives_for_1000_updates_and_5_seeds() -> None:
     assert {(job.updates, job.seed) for job in jobs} == {(1000, seed) for seed in range(5)}
 
 
-@pytest.mark.parametrize("name", ["stability", "drift", "asympo"])
+@pytest.mark.parametrize("name", ["stability", "drift", "asympo", "response"])
 def test_every_set_up_is_one_that_the_learner_knows(name: str) -> None:
     for job in command.EXPERIMENTS[name].plan(QUICK):
         make_settings(job.setup, 0)
@@ -124,6 +127,58 @@ def test_a_level_that_was_never_reached_again_stays_the_measure() -> None:
     found = drift.measure_switches([[1.0] * 200, [0.0] * 100, [0.0] * 60])
     assert found["recovered_after"] == [None, None]
     assert (found["trajectories_to_recover"], found["unrecovered"], found["regret"]) == (80, 2, 80.0)
+
+
+def test_the_response_variants_differ_in_the_response_alone() -> None:
+    setups = {job.variant: job.setup for job in response.plan(QUICK)}
+    for with_it, without in [
+        (response.WITH, response.WITHOUT),
+        (response.STEADY_WITH, response.STEADY_WITHOUT),
+    ]:
+        assert setups[with_it].response is True
+        assert replace(setups[with_it], response=False) == setups[without]
+    assert len(setups[response.STEADY_WITH].tastes) == 1
+
+
+@pytest.mark.parametrize(("ratio", "held"), [(0.5, True), (1.5, False)])
+def test_the_response_is_judged_by_the_ratio_of_recoveries(ratio: float, held: bool) -> None:
+    rows = [
+        make_row(variant, seed, trajectories_to_recover=300 * share + seed, regret=100 * share + seed)
+        for variant, share in [(response.WITH, ratio), (response.WITHOUT, 1.0), (response.CONSTANT, 1.0)]
+        for seed in range(3)
+    ]
+    text = f"With the response a switch is followed in fewer trajectories than with {response.WITHOUT}"
+    found = find_claim(response.judge(rows), text)
+    assert found.held is held
+    assert found.estimate == pytest.approx(ratio, abs=0.01)
+
+
+def test_a_shift_is_found_and_reacted_to_in_training() -> None:
+    course = Course(start_reward=0.0)
+    trainer = FakeTrainer()
+    watcher = Watcher(trainer, reacts=True)  # pyright: ignore[reportArgumentType]
+    for reward in (1.0,) * 6 + (0.0,) * 4:
+        watcher.observe([make_trajectory(reward, 0)] * 16, course)
+    assert [shift.before for shift in course.shifts] == [1.0]
+    assert [reaction.kept for reaction in course.reactions] == [0.0] == trainer.taken_back
+    assert watcher.responder.value_updates == 4
+
+
+class FakeTrainer:
+    """What a watcher needs of a trainer."""
+
+    def __init__(self) -> None:
+        self.settings = LearnerSettings()
+        self.counters = Counters()
+        self.residuals = [0.0] * 16
+        self.taken_back: list[float] = []
+
+    def take_back(self, kept: float) -> None:
+        self.taken_back.append(kept)
+
+    def forget_moments(self) -> None: ...
+
+    def restart_schedule(self) -> None: ...
 
 
 def make_trajectory(reward: float, version: int) -> Trajectory:
