@@ -178,8 +178,9 @@ def test_weights_of_another_model_or_setting_are_refused(tmp_path, model_folder,
 
 def call(model_folder, folder, *arguments):
     options = ["--data-dir", str(folder), "--set", f"serving.model={model_folder}", "--set", "learner.dtype=float32"]
-    fast = ["--set", "learner.value_learning_rate=0.01", "--set", "learner.threads=1"]
-    return CliRunner().invoke(cli.app, ["pretrain-value", *options, *fast, *arguments])
+    for setting in ("value_learning_rate=0.01", "threads=1", "value_model=lora"):
+        options += ["--set", f"learner.{setting}"]
+    return CliRunner().invoke(cli.app, ["pretrain-value", *options, *arguments])
 
 
 def store(folder, trajectories):
