@@ -74,7 +74,9 @@ async def test_outside_a_request_nothing_is_captured(subject: Subject):
     assert subject.generations == []
 
 
-async def test_a_missing_logprob_is_refused_and_the_answer_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch):
+async def test_trap_10_a_missing_logprob_is_refused_and_the_answer_goes_on(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+):
     await proved_label(subject, 1)
     request = context()
     original = FakeEngine._part

@@ -184,7 +184,7 @@ def test_the_engine_s_dangerous_routes_do_not_exist(policy: Policy, path: str):
     assert httpx.post(f"{policy.url}/v1/{path}", json={}).status_code == 404
 
 
-def test_ready_generates_a_token_and_metrics_are_both_kinds(policy: Policy):
+def test_trap_19_ready_generates_a_token_and_metrics_are_both_kinds(policy: Policy):
     ready = httpx.get(f"{policy.url}/v1/ready", timeout=30)
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
     assert ready.headers["x-policy-version"].isdigit()
@@ -237,7 +237,7 @@ async def test_merged_versions_are_swapped_in_under_load_without_a_failure(polic
         assert all(means[own, other] > 2 * means[own, own] for other in models.keys() - {own})
 
 
-def test_a_damaged_artifact_is_refused_and_the_old_version_stays(policy: Policy):
+def test_trap_3_a_damaged_artifact_is_refused_and_the_old_version_stays(policy: Policy):
     broken = policy.workshop.make(3, scale=0.03)
     weights = broken.folder / "merged" / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -254,7 +254,7 @@ def test_a_damaged_artifact_is_refused_and_the_old_version_stays(policy: Policy)
     assert answer.headers["x-policy-version"] == str(live.version)
 
 
-def test_weights_that_are_not_those_of_the_probes_are_refused_and_undone(policy: Policy):
+def test_trap_4_weights_that_are_not_those_of_the_probes_are_refused_and_undone(policy: Policy):
     """The registry says one thing and the engine would serve another: the proof catches it."""
     claimed = policy.workshop.make(4, scale=0.05)
     shutil.copy(policy.workshop.base / "model.safetensors", claimed.folder / "merged" / "model.safetensors")

@@ -121,7 +121,7 @@ async def test_an_adapter_that_the_routes_do_not_know_is_not_ready_and_given_bac
     assert await is_given_back(subject, engine)
 
 
-async def test_an_engine_that_answers_nothing_is_not_ready_in_time_and_gives_back(
+async def test_trap_19_an_engine_that_answers_nothing_is_not_ready_in_time_and_gives_back(
     engine: ReadyEngine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(service, "READY_SECONDS", 0.05)

@@ -110,7 +110,7 @@ async def test_the_live_version_is_loaded_first_and_an_assigned_one_follows(worl
     assert "swapping" in [report.state for report in world.rows.reports]
 
 
-async def test_a_damaged_version_is_refused_once_and_the_former_answers_on(world: World):
+async def test_trap_3_a_damaged_version_is_refused_once_and_the_former_answers_on(world: World):
     world.refused = {1}
     world.rows.assigned = 1
     await world.until(lambda: world.last.refused_version == 1)
@@ -165,7 +165,7 @@ async def test_a_replica_that_cannot_go_back_says_that_it_is_unusable(world: Wor
     await world.until(lambda: world.last.state == "failed")
 
 
-async def test_an_engine_that_refuses_a_verb_ends_the_replica_and_not_the_delivery_in_silence(
+async def test_trap_6_an_engine_that_refuses_a_verb_ends_the_replica_and_not_the_delivery_in_silence(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     async def refuse() -> None:

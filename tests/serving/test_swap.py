@@ -15,7 +15,7 @@ def in_place(engine: FakeEngine) -> tuple[InPlaceSwap, Gate, WeightLabels]:
     return InPlaceSwap(engine, gate, labels, drain_seconds=0.05, tolerance=0.15, model_name="policy"), gate, labels
 
 
-async def test_in_place_the_verbs_come_in_the_safe_order():
+async def test_trap_8_in_place_the_prefix_cache_is_reset_behind_the_new_weights():
     engine = FakeEngine()
     swap, gate, _ = in_place(engine)
     report = await swap.swap(fake_artifact(1, 0))
@@ -75,7 +75,7 @@ async def test_weights_that_fail_their_proof_are_undone_and_their_tokens_marked(
     assert engine.label != good  # the same version again, but another load
 
 
-async def test_stale_weights_are_noticed():
+async def test_trap_4_weights_that_were_not_delivered_are_noticed():
     """The registry says version 2, the engine still serves version 1."""
     engine = FakeEngine()
     swap, _, _ = in_place(engine)
@@ -104,7 +104,7 @@ async def test_a_reload_that_fails_halfway_samples_nothing_before_the_former_wei
     assert engine.weights == "v1"
 
 
-async def test_when_the_former_weights_do_not_come_back_the_replica_is_unusable():
+async def test_trap_6_when_the_former_weights_do_not_come_back_the_replica_is_unusable():
     engine = FakeEngine()
     swap, _, _ = in_place(engine)
     await swap.swap(fake_artifact(1, 0))
@@ -117,7 +117,7 @@ def side_by_side(engine: FakeEngine, keep: int = 2) -> AdapterSwap:
     return AdapterSwap(engine, keep=keep, tolerance=0.15, model_name="policy")
 
 
-async def test_side_by_side_the_base_and_each_version_have_names_of_their_own():
+async def test_trap_1_side_by_side_the_base_and_each_version_have_names_of_their_own():
     engine = FakeEngine()
     swap = side_by_side(engine)
     await swap.swap(fake_artifact(0, None))
@@ -131,7 +131,7 @@ async def test_side_by_side_the_base_and_each_version_have_names_of_their_own():
     assert swap.hold(7) is None
 
 
-async def test_an_adapter_is_not_unloaded_while_a_request_names_it():
+async def test_trap_5_an_adapter_is_not_unloaded_while_a_request_names_it():
     engine = FakeEngine()
     swap = side_by_side(engine, keep=1)
     await swap.swap(fake_artifact(1, 0))

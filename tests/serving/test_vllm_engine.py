@@ -1,7 +1,9 @@
 """vLLM itself against the conformance suite that the fake passes, and adapters side by side."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -15,9 +17,11 @@ from serving.swap import AdapterSwap, SwapFailed
 from serving.vllm_engine import EngineOptions, VllmEngine
 from tests.serving import conformance
 from tests.serving.artifacts import Version, Workshop
-from tests.serving.conformance import Subject
+from tests.serving.conformance import PROMPT, Subject
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+GREEDY = SamplingParams(max_tokens=120, min_tokens=120, temperature=0.0, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 def make_params(max_tokens: int, stream: bool, logprobs: int | None) -> SamplingParams:
@@ -128,6 +132,64 @@ async def test_an_adapter_loaded_before_there_are_routes_is_routable(engine: Vll
     assert "policy@v99" in engine.routable()
     await engine.remove_adapter("policy@v99")
     assert "policy@v99" not in engine.routable()
+
+
+async def test_trap_2_loading_adapters_leaves_the_answers_in_flight_as_they_are(
+    engine: VllmEngine, versions: list[Version]
+):
+    """A greedy answer under one adapter, once undisturbed and once while others are loaded and taken out."""
+    await engine.add_adapter("policy@v1", versions[0].folder / "adapter")
+    try:
+        undisturbed, _ = await _answer(engine, GREEDY, "policy@v1")
+        answering = asyncio.create_task(_answer(engine, GREEDY, "policy@v1"))
+        changes = 0
+        while not answering.done():
+            await engine.add_adapter("policy@v2", versions[1].folder / "adapter")
+            await engine.remove_adapter("policy@v2")
+            changes += 1
+        assert changes > 1
+        assert (await answering)[0] == undisturbed
+    finally:
+        await engine.remove_adapter("policy@v1")
+
+
+async def test_trap_16_truncated_sampling_leaves_the_captured_logprobs_those_of_the_raw_model(engine: VllmEngine):
+    params = SamplingParams(
+        max_tokens=24, min_tokens=24, temperature=0.6, top_p=0.5, top_k=5, seed=1, logprobs=0,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )  # fmt: skip
+    tokens, captured = await _answer(engine, params)
+    prompt = PROMPT["prompt_token_ids"]
+    positions = [len(prompt) + place for place in range(len(tokens))]
+    (raw,) = await engine.logprobs_at([([*prompt, *tokens], positions)])
+    assert captured == pytest.approx(raw, abs=0.15)
+    # Of the truncated distribution they would be nearer to 0, by what it left out.
+    assert sum(captured) < -1.0
+
+
+async def test_trap_18_a_new_artifact_under_an_old_name_is_the_one_that_answers(
+    engine: VllmEngine, versions: list[Version]
+):
+    """And trap 1: nothing of the old one comes out of the prefix cache."""
+    first, second = (version.folder / "adapter" for version in versions[:2])
+    answers: list[list[int]] = []
+    for name, folder in [("policy@v1", first), ("policy@v1", second), ("policy@v2", second)]:
+        await engine.add_adapter(name, folder)
+        answers.append((await _answer(engine, GREEDY, name))[0])
+        await engine.remove_adapter(name)
+    assert answers[1] == answers[2]
+    assert answers[0] != answers[1]
+
+
+async def _answer(
+    engine: VllmEngine, params: SamplingParams, adapter: str | None = None
+) -> tuple[list[int], list[float]]:
+    """The tokens of one answer, and their log-probabilities as they are captured."""
+    lora = None if adapter is None else engine._adapters[adapter]
+    answers = [answer async for answer in engine._engine.generate(PROMPT, params, uuid4().hex, lora_request=lora)]
+    part = answers[-1].outputs[0]
+    rows = part.logprobs or []
+    return list(part.token_ids), [row[token].logprob for row, token in zip(rows, part.token_ids, strict=False)]
 
 
 def _exchanged(probe: Probe) -> Probe:
