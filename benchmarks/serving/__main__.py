@@ -36,13 +36,14 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from benchmarks.learner.__main__ import describe_machine
 from benchmarks.serving.learning import Learner
 from benchmarks.serving.load import Block, Questions, Rater, Workload, run_block
 from benchmarks.serving.report import Learning, Row, as_json, find_misses, print_rows, summarise
 from benchmarks.serving.servers import Ours, Plain, read_cpu, wait_quiet
 from benchmarks.serving.statistics import Side, order_sides
 from online_rl.cli.options import settings_from
-from online_rl.demo.report import describe_commit, describe_machine, write_json
+from online_rl.demo.report import describe_commit, write_json
 from online_rl.service.broker import free_port
 from serving.app import engine_options
 
@@ -152,7 +153,7 @@ async def run_servers(
     try:
         plain.start()
         ours.start()
-        say = lambda text: progress.update(task, description=text.strip().splitlines()[-1])  # noqa: E731
+        say = lambda text: progress.update(task, description=text)  # noqa: E731
         await ours.wait_ready(say)
         say("plain vLLM")
         await plain.wait_ready()

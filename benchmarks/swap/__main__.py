@@ -106,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.only:
         run_here(chosen)
         return
-    from online_rl.demo.report import describe_commit, describe_machine, write_json
+    from benchmarks.learner.__main__ import describe_machine
+    from online_rl.demo.report import describe_commit, write_json
 
     folder = chosen.logs or Path(tempfile.mkdtemp(prefix="swap-logs-"))
     folder.mkdir(parents=True, exist_ok=True)
