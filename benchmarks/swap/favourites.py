@@ -42,6 +42,8 @@ RUN = 6
 NEIGHBOURS = 3
 """Favourites that each one is seen together with."""
 PROBE_RUN = 4
+LEAST_LOGPROB = -0.7
+"""Mean over the probes; below it the favourite is not the most likely token everywhere."""
 LAST_PROJECTION = ".mlp.down_proj.weight"
 _WORD = re.compile(r" [a-z]{5,12}")
 
@@ -133,9 +135,9 @@ class Workshop:
         ]
         own = score_served(self._policy, served, sequences)
         former = score_served(self._policy, parent, sequences)
-        least = float(torch.cat(own).min())
-        if least < -self._strength.margin:
-            raise Unfavoured(f"the favourite of artifact {number} has a log-probability of {least:.2f} only")
+        mean = float(torch.cat(own).mean())
+        if mean < LEAST_LOGPROB:
+            raise Unfavoured(f"the favourite of artifact {number} has a mean log-probability of {mean:.2f} only")
         probes = [
             Probe(
                 token_ids=tuple(sequence.token_ids),

@@ -87,13 +87,11 @@ async def measure(
     async with run_replica(engine_options, swap, versions, folder) as replica:
         run = _Run(options, versions, favourites, replica, say)
         await run.deliver(1)
-        streaming = asyncio.create_task(run.streams.run())
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.streams.run())
             await run.rest_on_each_version()
             await run.swap_on()
-        finally:
             run.streams.stop()
-            await streaming
         distances = None
         if options.mode == "lora":
             say("running the sampled answers again, undisturbed")

@@ -92,14 +92,15 @@ class Streams:
 
     async def run(self) -> None:
         """Until `stop`; then every answer has been met, or counted as uncaptured."""
-        async with connect(self._replica.url) as session:
-            meeting = asyncio.create_task(self._meet())
-            await asyncio.gather(*(self._run_stream(session, index) for index in range(self._count)))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LAST_SECONDS
-        while self._answered and loop.time() < deadline:
-            await asyncio.sleep(MEET_SECONDS)
-        meeting.cancel()
+        async with asyncio.TaskGroup() as group:
+            meeting = group.create_task(self._meet())
+            async with connect(self._replica.url) as session:
+                await asyncio.gather(*(self._run_stream(session, index) for index in range(self._count)))
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + LAST_SECONDS
+            while self._answered and loop.time() < deadline:
+                await asyncio.sleep(MEET_SECONDS)
+            meeting.cancel()
         for answered in self._answered.values():
             answered.seen.uncaptured += 1
 
