@@ -4,7 +4,8 @@ them: its own policy, adapters, merged weights and probes.
 Every version is an adapter on all layers with a little noise, so that its key-value cache is its own too. In the last
 MLP the noise makes way for one direction: with x the activations that enter its last projection, a row `a` is fitted by
 ridge regression so that a·x ≈ 1 wherever an answer may stand, and the projection adds c·(a·x) times the direction
-that raises the favourite's logit most. c is found by bisection, so that the favourite's odds are what `Strength` says.
+that raises the favourite's logit above all others. c is found by bisection, so that the favourite's odds are what
+`Strength` says.
 """
 
 import re
@@ -34,16 +35,18 @@ NOISE = 0.01
 """Standard deviation of the adapters' B."""
 RIDGE = 1e-3
 """Of the mean square of the activations."""
-CONTEXTS = 64
+ROWS_RIDGE = 0.1
+"""Of the mean variance of the output layer's rows."""
+CONTEXTS = 48
 """Of the bisection."""
-STEPS = 20
+STEPS = 10
 RUN = 6
 """Times that a favourite stands in a row where the regression sees it."""
 NEIGHBOURS = 3
 """Favourites that each one is seen together with."""
 PROBE_RUN = 4
-LEAST_LOGPROB = -0.7
-"""Mean over the probes; below it the favourite is not the most likely token everywhere."""
+LEAST_LOGPROB = -1.5
+"""Mean over the probes; below it too many tokens would tell nothing."""
 LAST_PROJECTION = ".mlp.down_proj.weight"
 _WORD = re.compile(r" [a-z]{5,12}")
 
@@ -215,10 +218,15 @@ class Workshop:
         return torch.cat(seen["entering"]), torch.cat(seen["leaving"])
 
     def _find_direction(self, favourite: int) -> Tensor:
-        """Unit ``[H]``: the gradient of the favourite's logit, but for the norm's division."""
+        """Unit ``[H]``: what raises the favourite's logit against those of all tokens together, by Fisher's
+        discriminant. Along the favourite's own row of the output layer many other tokens' logits rise further."""
         base = self._policy.base
         norm = getattr(base, base.base_model_prefix).norm
-        direction = norm.weight * base.get_output_embeddings().weight[favourite]
+        rows = base.get_output_embeddings().weight * norm.weight
+        rows = rows - rows.mean(0)
+        covariance = rows.T @ rows / len(rows)
+        ridge = ROWS_RIDGE * covariance.trace() / len(covariance) * torch.eye(len(covariance))
+        direction = torch.linalg.solve(covariance + ridge, rows[favourite])
         return direction / direction.norm()
 
     def _find_push(self, favourite: int, leaving: Tensor, amounts: Tensor) -> float:
@@ -233,7 +241,7 @@ class Workshop:
             logits[:, favourite] = -torch.inf
             return float((own - logits.logsumexp(-1)).quantile(self._strength.quantile))
 
-        low, high = 0.0, 16 * float(leaving.norm(dim=-1).median())
+        low, high = 0.0, 2 * float(leaving.norm(dim=-1).median())
         if (best := find_margin(high)) < self._strength.margin:
             raise Unfavoured(f"the odds of token {favourite} reach {best:.1f} nats only")
         for _ in range(STEPS):
