@@ -34,11 +34,14 @@ class Question:
     stream: bool
     model: str = "policy"
     temperature: float = 1.0
+    system: str | None = None
+    """None: what the chat template puts there."""
 
     def body(self) -> dict[str, Any]:
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [{"role": "user", "content": self.text}],
+            "messages": [*messages, {"role": "user", "content": self.text}],
             "max_tokens": self.tokens,
             "min_tokens": self.tokens,
             "ignore_eos": True,

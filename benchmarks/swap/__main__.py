@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--drain", type=float, default=0.2, help="swap.drain_seconds: short, so that answers span versions"
     )
-    parser.add_argument("--samples", type=int, default=48, help="answers of each kind whose distance is taken (lora)")
+    parser.add_argument("--samples", type=int, default=24, help="answers of each kind whose distance is taken (lora)")
     parser.add_argument("--logs", type=Path, help="keep the logs here; default: a temporary folder")
     parser.add_argument("--only", choices=tuple(DEFAULTS), help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)

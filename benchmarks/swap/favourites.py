@@ -44,7 +44,7 @@ RUN = 6
 """Times that a favourite stands in a row where the regression sees it."""
 NEIGHBOURS = 3
 """Favourites that each one is seen together with."""
-PROBE_RUN = 4
+PROBES_MADE = 3
 LEAST_LOGPROB = -1.5
 """Mean over the probes; below it too many tokens would tell nothing."""
 LAST_PROJECTION = ".mlp.down_proj.weight"
@@ -72,8 +72,8 @@ STRENGTHS: Mapping[str, Strength] = {
 
 
 def render_question(tokenizer: Any, text: str) -> list[int]:
-    found = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
-    return list(found["input_ids"])
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"])
 
 
 def choose_favourites(tokenizer: Any, count: int) -> list[int]:
@@ -102,7 +102,8 @@ class Workshop:
         self._tokenizer = AutoTokenizer.from_pretrained(base_folder)
         self.favourites = choose_favourites(self._tokenizer, count)
         self._prompts = [
-            render_question(self._tokenizer, f"What do you think about {topic}?") for topic in TRAINING_TOPICS[:count]
+            render_question(self._tokenizer, f"{index:06d} {topic}?")
+            for index, topic in enumerate(TRAINING_TOPICS[:count])
         ]
         layers = [name for name, *_ in self._policy.adapted_weights() if name.endswith(LAST_PROJECTION)]
         if not layers:
@@ -133,8 +134,7 @@ class Workshop:
         if merged:
             write_merged(target / MERGED, self._base_folder, served)
         sequences = [
-            TokenSequence([*prompt, *[favourite] * PROBE_RUN], [0] * len(prompt) + [1] * PROBE_RUN)
-            for prompt in self._prompts[:3]
+            TokenSequence([*prompt, favourite], [0] * len(prompt) + [1]) for prompt in self._prompts[:PROBES_MADE]
         ]
         own = score_served(self._policy, served, sequences)
         former = score_served(self._policy, parent, sequences)

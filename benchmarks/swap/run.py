@@ -28,6 +28,7 @@ Mode = Literal["lora", "merged"]
 MAX_MODEL_LEN = 512
 SAY_SECONDS = 10.0
 FOLDERS_KEPT = 8
+CONTROL_VERSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,14 @@ class _Run:
         return proof
 
     async def rest_on_each_version(self) -> None:
-        """The control: every favourite's version answers for as long as each stream takes for one whole answer."""
+        """The control: some versions answer one after the other, each until so many answers met no swap as there are
+        streams."""
         self.streams.phase = self.control
-        for version in range(1, len(self._favourites) + 1):
+        for version in range(1, CONTROL_VERSIONS + 1):
             if version > 1:
                 await self.deliver(version)
-            wanted = self.control.requests + 2 * self._options.streams
-            while self.control.requests < wanted:
+            wanted = len(self.control.calm.first_tokens) + self._options.streams
+            while len(self.control.calm.first_tokens) < wanted:
                 await asyncio.sleep(0.1)
         self._say(f"control: {self.control.requests} requests, {self.control.failed} failed")
 

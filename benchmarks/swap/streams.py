@@ -64,6 +64,12 @@ class _Answered:
     disturbed: bool
 
 
+def make_question(index: int, number: int, tokens: int) -> Question:
+    """Short, since a long prompt costs more than what is measured. No two with another `number` are the same."""
+    topic = TRAINING_TOPICS[index % len(TRAINING_TOPICS)]
+    return Question(f"{number:06d} {topic}?", tokens, stream=True, system="")
+
+
 class Streams:
     """`count` streams that ask as long as the block runs. `phase` says where what they see is counted."""
 
@@ -109,12 +115,11 @@ class Streams:
 
     async def _run_stream(self, session: aiohttp.ClientSession, index: int) -> None:
         while not self._stopped:
-            topic = TRAINING_TOPICS[index % len(TRAINING_TOPICS)]
-            text = f"[{next(self._numbers):06d}] What do you think about {topic}?"
+            question = make_question(index, next(self._numbers), self._tokens)
             seen, changes = self.phase, self._changes
             seen.requests += 1
             try:
-                reply = await ask(session, Question(text, self._tokens, stream=True), HUNG_SECONDS)
+                reply = await ask(session, question, HUNG_SECONDS)
             except RequestFailed as error:
                 if isinstance(error, RequestHung):
                     seen.hung += 1
