@@ -24,6 +24,7 @@ from feedback.release import Decisions, make_trajectory, write_decisions
 from feedback.schemas import Message
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations
+from feedback.tombstones import admit_assembler, erase_late
 from serving.schemas import Generation
 
 logger = logging.getLogger(__name__)
@@ -48,10 +49,19 @@ class Open(NamedTuple):
 class Assembler:
     """The steps that a loop calls; each returns how much it did. They raise what SQLAlchemy raises."""
 
-    def __init__(self, engine: Engine, settings: FeedbackSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: FeedbackSettings,
+        clock: Callable[[], float] = time.time,
+        *,
+        secret: bytes = b"",
+    ) -> None:
+        """`secret`: what users' names are hashed with once they are erased (`feedback.tombstones`)."""
         self._engine = engine
         self._settings = settings
         self._clock = clock
+        self._secret = secret
 
     def store(self, messages: Sequence[Message]) -> int:
         """Store generations from the log, bury what cannot be one, and release what was only waiting for them.
@@ -72,6 +82,7 @@ class Assembler:
     def _store(self, messages: Sequence[Message]) -> int:
         now = self._clock()
         with self._engine.begin() as connection:
+            admit_assembler(connection)
             rows: list[dict[str, Any]] = []
             for message in messages:
                 try:
@@ -81,6 +92,7 @@ class Assembler:
                     logger.error("dead letter: %s/%s@%d", message.topic, message.partition, message.offset)
             if not rows:
                 return 0
+            rows = erase_late(connection, rows, self._secret, now)
             insert = insert_ignoring(connection, generations, "inference_id", "prompt_index", "turn", "choice")
             new = connection.execute(
                 insert.returning(generations.c.inference_id, generations.c.api_key_id, generations.c.episode_id), rows
@@ -97,6 +109,7 @@ class Assembler:
             if connection.execute(query.limit(1)).first() is None:
                 return 0
         with self._engine.begin() as connection:
+            admit_assembler(connection)
             rows = connection.execute(query.limit(BATCH)).all()
             if rows:
                 self._release(connection, self._place(connection, rows), self._clock())
@@ -115,6 +128,7 @@ class Assembler:
             episodes = list(dict.fromkeys((key, episode) for key, episode in due))
         for part in chunked(episodes, EPISODES):
             with self._engine.begin() as connection:
+                admit_assembler(connection)
                 self._release(connection, part, now)
         return len(episodes)
 

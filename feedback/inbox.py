@@ -22,6 +22,7 @@ from feedback.joining import TOKEN_OWNER
 from feedback.outbox import enqueue
 from feedback.schemas import FEEDBACK_TOPIC, FeedbackIn
 from feedback.tables import feedback, generations
+from feedback.tombstones import ERASED
 from feedback.validation import content_hash
 
 MAX_BATCH = 256
@@ -139,7 +140,8 @@ def store_feedback(connection: Connection, submissions: Sequence[Submission], no
             outcomes.append(Outcome("stored", rows[index]["feedback_id"]))
         else:
             feedback_id, hashed = earlier[submission.owner, submission.item.idempotency_key]
-            kind = "again" if hashed == rows[index]["content_hash"] else "conflict"
+            # What an erased one said is not known any more: whoever sends it again is told that it was stored.
+            kind = "again" if hashed in (rows[index]["content_hash"], ERASED) else "conflict"
             outcomes.append(Outcome(kind, feedback_id))
     return outcomes
 
