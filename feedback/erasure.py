@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine
 from feedback.database import BUSY_SECONDS, chunked
 from feedback.dead_letters import DLQ_SUFFIX
 from feedback.outbox import enqueue
+from feedback.outliers import QUARANTINED, VETTED
 from feedback.rated import find_rated
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
 from feedback.tables import dead_letters, erasures, feedback, generations, trajectories
@@ -31,7 +32,7 @@ from serving.schemas import GENERATIONS_TOPIC
 EPISODES = 20
 """Erased in one transaction."""
 BATCH = 500
-_UNUSED_YET = ("new", "waiting", "joined", "orphaned")
+_UNUSED_YET = ("new", "waiting", "joined", "orphaned", QUARANTINED, VETTED)
 
 StopTraining = Callable[[Connection, Sequence[str], float], set[str]]
 """Have these trajectories never train, as of this time; returns those that had not trained yet."""

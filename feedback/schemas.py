@@ -152,7 +152,8 @@ class FeedbackRecord(BaseModel):
     retracted_at: float | None
     status: str
     """`new`, `waiting` (its generation is not stored yet), `joined`, `used` (in a released trajectory), `late`,
-    `unused` (the generation is not for training), `refused`, `orphaned` (the generation never came)."""
+    `unused` (the generation is not for training), `refused`, `orphaned` (the generation never came), `quarantined`
+    (its value is an outlier) and then `vetted` (an operator released it)."""
     erased_at: float | None
     """Since when comment, tags and user are gone."""
 

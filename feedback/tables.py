@@ -70,7 +70,7 @@ feedback = sa.Table(
     sa.Column("received_at", sa.Double, nullable=False),
     sa.Column("retracted_at", sa.Double, nullable=True),
     # new → waiting | joined | late | unused | refused (feedback/joining.py); waiting → any of these, or orphaned;
-    # joined → used, once it is part of a released trajectory's reward.
+    # joined → used, once it is part of a released trajectory's reward. new → quarantined → vetted, which is as new.
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("erased_at", sa.Double, nullable=True),
     sa.UniqueConstraint("owner", "idempotency_key", name="feedback_once"),

@@ -81,6 +81,7 @@ class LearnerLoop:
             min_batch=settings.min_batch,
             batch_seconds=settings.batch_seconds,
             group_seconds=settings.group_seconds if trainer.objective.needs.groups else None,
+            user_cap=settings.user_cap,
         )
         self._rules = AdmissionRules(
             max_staleness=settings.max_staleness,

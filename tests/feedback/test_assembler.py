@@ -250,15 +250,15 @@ def test_a_retraction_during_a_release_is_told_the_truth(engine: Engine, monkeyp
     retract = threading.Thread(
         target=lambda: answers.append(retract_feedback(bench.engine, given, "anonymous", bench.clock))
     )
-    original = assembler_module._signals
+    original = assembler_module.read_signals
 
-    def read_then_wait(connection: sa.Connection, opened: Any) -> Any:
-        found = original(connection, opened)
+    def read_then_wait(connection: sa.Connection, opened: Any, watch: Any) -> Any:
+        found = original(connection, opened, watch)
         retract.start()
         retract.join(0.5)
         return found
 
-    monkeypatch.setattr(assembler_module, "_signals", read_then_wait)
+    monkeypatch.setattr(assembler_module, "read_signals", read_then_wait)
     bench.assembler.release_due()
     retract.join(20)
     (answer,) = answers
