@@ -20,8 +20,8 @@ from feedback.schemas import FeedbackIn
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations, outbox, replays, trajectories
 from online_rl.cli.app import app
-from online_rl.cli.errors import CommandError
 from online_rl.cli.erase import _list
+from online_rl.cli.errors import CommandError
 from online_rl.cli.letters import printable
 from online_rl.cli.lineage import parse_version
 from online_rl.cli.replay import parse_start
