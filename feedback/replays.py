@@ -28,8 +28,8 @@ LOOK_SECONDS = 1.0
 class Consumer(Protocol):
     """What a replay needs of a topic's consumer (`feedback.kafka_log.LogConsumer`)."""
 
-    emptied: int
-
+    @property
+    def emptied(self) -> int: ...
     @property
     def identity(self) -> str: ...
     def poll(self, max_records: int, timeout_s: float) -> list[Record]: ...

@@ -48,7 +48,7 @@ def hold_assembler(connection: Connection) -> None:
         connection.exec_driver_sql("LOCK TABLE erasures IN ACCESS EXCLUSIVE MODE")
     else:
         # Overwritten, not only unlinked: the file must not hold it either.
-        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+        connection.exec_driver_sql("PRAGMA secure_delete=ON").close()
 
 
 def empty_generation(row: Mapping[Any, Any], at: float) -> dict[str, Any]:
