@@ -25,7 +25,7 @@ from feedback.release import Decisions, make_trajectory, write_decisions
 from feedback.schemas import Message
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations
-from feedback.tombstones import admit_assembler, erase_late
+from feedback.tombstones import admit_writer, erase_late
 from serving.schemas import Generation
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Assembler:
     def _store(self, messages: Sequence[Message]) -> int:
         now = self._clock()
         with self._engine.begin() as connection:
-            admit_assembler(connection)
+            admit_writer(connection)
             rows: list[dict[str, Any]] = []
             for message in messages:
                 try:
@@ -99,7 +99,7 @@ class Assembler:
             if connection.execute(query.limit(1)).first() is None:
                 return 0
         with self._engine.begin() as connection:
-            admit_assembler(connection)
+            admit_writer(connection)
             rows = connection.execute(query.limit(BATCH)).all()
             if rows:
                 usual = self._quarantine(connection, rows)
@@ -134,7 +134,7 @@ class Assembler:
             episodes = list(dict.fromkeys((key, episode) for key, episode in due))
         for part in chunked(episodes, EPISODES):
             with self._engine.begin() as connection:
-                admit_assembler(connection)
+                admit_writer(connection)
                 self._release(connection, part, now)
         return len(episodes)
 

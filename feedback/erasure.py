@@ -5,8 +5,8 @@ the user said about anybody's answers, and the user's id itself: another name st
 (`feedback.tombstones`). A conversation that the user took part in goes as a whole, as its later prompts repeat its
 earlier turns. Every message about it on the log is followed by a tombstone of the same key.
 
-Each step is one transaction, and all of them together can be repeated: what was erased before is passed over. The
-assembler stands still meanwhile (`hold_assembler`), and erases what comes later but was asked before.
+Each step is one transaction, and all of them together can be repeated: what was erased before is passed over. Who stores
+stands still meanwhile (`hold_writers`), and the assembler erases what comes later but was asked before.
 """
 
 import json
@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from feedback.database import BUSY_SECONDS, chunked
+from feedback.database import BUSY_SECONDS, chunked, read_only
 from feedback.dead_letters import DLQ_SUFFIX
 from feedback.outbox import enqueue
 from feedback.outliers import QUARANTINED, VETTED
 from feedback.rated import find_rated
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
 from feedback.tables import dead_letters, erasures, feedback, generations, trajectories
-from feedback.tombstones import ERASED, empty_generation, generation_key, hash_sequence, hold_assembler, name_erased
+from feedback.tombstones import ERASED, empty_generation, generation_key, hash_sequence, hold_writers, name_erased
 from serving.schemas import GENERATIONS_TOPIC
 
 EPISODES = 20
@@ -77,7 +77,7 @@ class Eraser:
         target = Target(user_id, name_erased(user_id, self._secret), api_key_id)
         found = Erased(at=self._clock())
         with self._engine.begin() as connection:
-            hold_assembler(connection)
+            hold_writers(connection)
             _note(connection, target, found.at)
         for step in (self._erase_answers, self._erase_said, self._erase_letters):
             while step(target, found):
@@ -91,7 +91,7 @@ class Eraser:
     def _erase_answers(self, target: Target, found: Erased) -> bool:
         """Some episodes that the user took part in, with all that was made of them and said about them."""
         with self._engine.begin() as connection:
-            hold_assembler(connection)
+            hold_writers(connection)
             rows = _answers(connection, target, found.at)
             if not rows:
                 return False
@@ -112,7 +112,7 @@ class Eraser:
     def _erase_said(self, target: Target, found: Erased) -> bool:
         """Some of what the user said about answers to others. What it is part of does not train any more."""
         with self._engine.begin() as connection:
-            hold_assembler(connection)
+            hold_writers(connection)
             rows = connection.execute(_said_by(target, found.at).limit(BATCH)).all()
             if not rows:
                 return False
@@ -131,9 +131,11 @@ class Eraser:
         """Messages that could not be read, and name the user."""
         needles = {json.dumps(target.user_id, ensure_ascii=ascii_only).encode() for ascii_only in (True, False)}
         query = sa.select(dead_letters).where(dead_letters.c.erased_at.is_(None), dead_letters.c.created_at <= found.at)
-        with self._engine.begin() as connection:
-            hold_assembler(connection)
+        # There may be many, and nobody needs to stand still for it: those of the time until now are all stored.
+        with read_only(self._engine).connect() as connection:
             rows = [row for row in connection.execute(query) if any(needle in bytes(row.value) for needle in needles)]
+        with self._engine.begin() as connection:
+            hold_writers(connection)
             for part in chunked(row.dead_letter_id for row in rows):
                 blank = sa.update(dead_letters).where(dead_letters.c.dead_letter_id.in_(part))
                 connection.execute(blank.values(value=b"", erased_at=found.at))

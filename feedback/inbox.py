@@ -22,7 +22,7 @@ from feedback.joining import TOKEN_OWNER
 from feedback.outbox import enqueue
 from feedback.schemas import FEEDBACK_TOPIC, FeedbackIn
 from feedback.tables import feedback, generations
-from feedback.tombstones import ERASED
+from feedback.tombstones import ERASED, admit_writer
 from feedback.validation import content_hash
 
 MAX_BATCH = 256
@@ -122,6 +122,7 @@ def _resolve(tickets: Sequence[Ticket], settle: "Callable[[asyncio.Future[Outcom
 
 def store_feedback(connection: Connection, submissions: Sequence[Submission], now: float) -> list[Outcome]:
     """Store `submissions` with their outbox rows in the caller's transaction; one outcome each, in order."""
+    admit_writer(connection)
     foreign = _foreign(connection, submissions)
     # Strictly rising times: of two votes that are stored together, the one that came later is the latest.
     times = [now + index * 1e-6 for index in range(len(submissions))]

@@ -1,7 +1,7 @@
 """What is left of erased content: names for users, hashes of token sequences, generations without tokens.
 
-The assembler and whoever erases (`feedback.erasure`) keep out of each other's transactions here, and what was asked
-before an erasure but is stored after it becomes a tombstone at once.
+Who stores (the assembler, the inbox) and who erases (`feedback.erasure`) keep out of each other's transactions here, and
+what was asked before an erasure but is stored after it becomes a tombstone at once.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ def _keyed(secret: bytes, purpose: bytes, message: bytes) -> str:
     return hmac.new(secret, b"erasure\0" + purpose + b"\0" + message, hashlib.sha256).hexdigest()
 
 
-def admit_assembler(connection: Connection) -> None:
-    """Begin a transaction of the assembler: it waits for an erasing one, and is waited for."""
+def admit_writer(connection: Connection) -> None:
+    """Begin a transaction that stores or releases: it waits for an erasing one, and is waited for."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer anyway
         connection.exec_driver_sql("LOCK TABLE erasures IN ACCESS SHARE MODE")
 
 
-def hold_assembler(connection: Connection) -> None:
-    """Begin a transaction that erases: no answer is stored or released meanwhile."""
+def hold_writers(connection: Connection) -> None:
+    """Begin a transaction that erases: nothing is stored or released meanwhile."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("LOCK TABLE erasures IN ACCESS EXCLUSIVE MODE")
     else:
