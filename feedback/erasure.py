@@ -5,8 +5,8 @@ the user said about anybody's answers, and the user's id itself: another name st
 (`feedback.tombstones`). A conversation that the user took part in goes as a whole, as its later prompts repeat its
 earlier turns. Every message about it on the log is followed by a tombstone of the same key.
 
-Each step is one transaction, and all of them together can be repeated: what was erased before is passed over. Who stores
-stands still meanwhile (`hold_writers`), and the assembler erases what comes later but was asked before.
+Each step is one transaction, and all of them together can be repeated: what was erased before is passed over. Who
+stores stands still meanwhile (`hold_writers`), and the assembler erases what comes later but was asked before.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What is left of erased content: names for users, hashes of token sequences, generations without tokens.
 
-Who stores (the assembler, the inbox) and who erases (`feedback.erasure`) keep out of each other's transactions here, and
-what was asked before an erasure but is stored after it becomes a tombstone at once.
+Who stores (the assembler, the inbox) and who erases (`feedback.erasure`) keep out of each other's transactions here,
+and what was asked before an erasure but is stored after it becomes a tombstone at once.
 """
 
 import hashlib
