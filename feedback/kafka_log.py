@@ -394,12 +394,13 @@ class LogConsumer:
         """
         wanted = {part: max(0, int(moment * 1000)) for part in self._consumer.assignment()}
         try:
-            found = self._consumer.offsets_for_times(wanted, timeout_ms=TIMEOUT_MS)
+            found = self._consumer.offsets_for_times(wanted)
         except (KafkaError, OSError) as error:
             raise LogUnavailable(f"could not look for a time in {self.topic}: {error}") from error
         ends = self._log.end_offsets(self.topic)
         return {
-            part.partition: ends.get(part.partition, 0) if place is None else place.offset
+            # Where there is none since, Kafka gives nothing and Tansu 0.6 the offset 0 without a time.
+            part.partition: ends.get(part.partition, 0) if place is None or place.timestamp < 0 else place.offset
             for part, place in found.items()
         }
 

@@ -6,7 +6,7 @@ median and the middle half of the last values, which a few wild ones do not move
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median, quantiles
+from statistics import median, pstdev, quantiles
 
 from feedback.settings import FeedbackSettings
 
@@ -25,7 +25,8 @@ def is_far(value: float, usual: Sequence[float], deviations: float) -> bool:
         return False
     middle = median(usual)
     first, _, third = quantiles(usual, n=4)
-    scale = (third - first) / _IQR_OF_NORMAL or fmean(abs(one - middle) for one in usual)
+    # Where most say the same, the few others are what varies.
+    scale = (third - first) / _IQR_OF_NORMAL or pstdev(usual)
     return scale > 0 and abs(value - middle) > deviations * scale
 
 

@@ -41,6 +41,7 @@ def list_letters(
             )
             for row in found
         ),
+        of_ids=True,
     )
 
 

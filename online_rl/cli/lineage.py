@@ -106,7 +106,7 @@ def _show_data(found: "DataLineage") -> None:
 
 def _show_trajectories(found: "list[TrajectoryLineage]", count: int) -> None:
     print_table(
-        ("trajectory", "user", "answers", "feedback", "reward", "became"),
+        ("trajectory", "user", "answers", "feedback", "reward", "fate"),
         (
             (
                 one.trajectory_id,
@@ -118,6 +118,7 @@ def _show_trajectories(found: "list[TrajectoryLineage]", count: int) -> None:
             )
             for one in found[:SHOWN]
         ),
+        of_ids=True,
     )
     if count > SHOWN:
         typer.echo(f"… {count - min(SHOWN, len(found))} more; --json lists them")
@@ -126,8 +127,8 @@ def _show_trajectories(found: "list[TrajectoryLineage]", count: int) -> None:
 def _fate(one: "TrajectoryLineage") -> str:
     erased = ", erased" if one.erased_at is not None else ""
     if one.update is not None:
-        return f"trained in update {one.update}{erased}"
-    return f"dropped: {one.dropped}{erased}" if one.dropped is not None else f"waits for the learner{erased}"
+        return f"update {one.update}{erased}"
+    return f"dropped: {one.dropped}{erased}" if one.dropped is not None else f"not yet{erased}"
 
 
 COMMANDS = (lineage,)

@@ -32,6 +32,7 @@ def list_feedback(
             (row["feedback_id"], local_time(row["received_at"]), row["metric_name"], row["value"], row["user_id"])
             for row in found
         ),
+        of_ids=True,
     )
 
 

@@ -330,14 +330,14 @@ def test_a_second_assembler_cannot_release_what_the_first_did(bench: Bench, monk
     bench.rate()
     import feedback.assembler as module
 
-    read = module._open_generations
+    read = module.read_open
 
     def slow(connection: Any, episodes: Any) -> Any:
         found = read(connection, episodes)
         connection.execute(sa.update(generations).values(state="released"))  # what the other one did meanwhile
         return found
 
-    monkeypatch.setattr(module, "_open_generations", slow)
+    monkeypatch.setattr(module, "read_open", slow)
     with pytest.raises(ReleasedElsewhere):
         bench.assembler.join_new()
     assert bench.released() == []
