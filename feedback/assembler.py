@@ -7,9 +7,8 @@ outbox row, so a trajectory is released once or not at all.
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -18,12 +17,15 @@ from sqlalchemy import Connection, Engine, exc
 from feedback.assembly import Draft, assemble, crowded_out
 from feedback.database import chunked, insert_ignoring, read_only
 from feedback.dead_letters import bury
-from feedback.generations import generation_of, generation_row
-from feedback.joining import Drop, Release, Signal, Target, Wait, classify, concerns, decide, target_of
+from feedback.generations import generation_row
+from feedback.joinable import Episode, Open, by_name, read_open, read_signals, read_targets, signal_of, signals_about
+from feedback.joining import Drop, Release, Signal, Wait, classify, concerns, decide, target_of
+from feedback.outliers import QUARANTINED, VETTED, WINDOW, OutlierWatch
 from feedback.release import Decisions, make_trajectory, write_decisions
 from feedback.schemas import Message
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations
+from feedback.tombstones import admit_writer, erase_late
 from serving.schemas import Generation
 
 logger = logging.getLogger(__name__)
@@ -31,27 +33,25 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 EPISODES = 50
 """Episodes whose tokens are in memory together."""
-CLOSED = 100
-"""Released, and dropped, generations of an episode that are looked at to say what became of feedback on it."""
-Episode = tuple[str, str]
-"""(API key id, episode id): two keys that use the same episode id are not in one episode."""
-
-
-class Open(NamedTuple):
-    """A generation that can still go into a trajectory, with its row's number and the end of its window."""
-
-    seq: int
-    due_at: float
-    generation: Generation
 
 
 class Assembler:
     """The steps that a loop calls; each returns how much it did. They raise what SQLAlchemy raises."""
 
-    def __init__(self, engine: Engine, settings: FeedbackSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: FeedbackSettings,
+        clock: Callable[[], float] = time.time,
+        *,
+        secret: bytes = b"",
+    ) -> None:
+        """`secret`: what users' names are hashed with once they are erased (`feedback.tombstones`)."""
         self._engine = engine
         self._settings = settings
         self._clock = clock
+        self._secret = secret
+        self._watch = OutlierWatch(settings)
 
     def store(self, messages: Sequence[Message]) -> int:
         """Store generations from the log, bury what cannot be one, and release what was only waiting for them.
@@ -72,6 +72,7 @@ class Assembler:
     def _store(self, messages: Sequence[Message]) -> int:
         now = self._clock()
         with self._engine.begin() as connection:
+            admit_writer(connection)
             rows: list[dict[str, Any]] = []
             for message in messages:
                 try:
@@ -81,6 +82,7 @@ class Assembler:
                     logger.error("dead letter: %s/%s@%d", message.topic, message.partition, message.offset)
             if not rows:
                 return 0
+            rows = erase_late(connection, rows, self._secret, now)
             insert = insert_ignoring(connection, generations, "inference_id", "prompt_index", "turn", "choice")
             new = connection.execute(
                 insert.returning(generations.c.inference_id, generations.c.api_key_id, generations.c.episode_id), rows
@@ -91,16 +93,33 @@ class Assembler:
 
     def join_new(self) -> int:
         """Give the feedback that came in since last time its place. Returns how many there were."""
-        query = sa.select(feedback).where(feedback.c.status == "new").order_by(feedback.c.received_at)
+        query = sa.select(feedback).where(feedback.c.status.in_(("new", VETTED))).order_by(feedback.c.received_at)
         # Looking first without the write lock: this is asked many times a second, mostly for nothing.
         with read_only(self._engine).connect() as connection:
             if connection.execute(query.limit(1)).first() is None:
                 return 0
         with self._engine.begin() as connection:
+            admit_writer(connection)
             rows = connection.execute(query.limit(BATCH)).all()
             if rows:
-                self._release(connection, self._place(connection, rows), self._clock())
+                usual = self._quarantine(connection, rows)
+                self._release(connection, self._place(connection, usual), self._clock())
             return len(rows)
+
+    def _quarantine(self, connection: Connection, rows: Sequence[Any]) -> list[Any]:
+        """Put outliers aside; returns the others."""
+        usual: list[Any] = []
+        aside: list[int] = []
+        for row in rows:
+            if row.status != VETTED and self._watch.is_outlier(row.metric_name, row.value):
+                aside.append(row.seq)
+                logger.warning("feedback %s is an outlier of %s and in quarantine", row.feedback_id, row.metric_name)
+            else:
+                usual.append(row)
+                self._watch.learn(row.metric_name, [row.value])
+        for part in chunked(aside):
+            connection.execute(sa.update(feedback).where(feedback.c.seq.in_(part)).values(status=QUARANTINED))
+        return usual
 
     def release_due(self) -> int:
         """Release or drop what has waited long enough. Returns how many episodes were looked at.
@@ -115,11 +134,13 @@ class Assembler:
             episodes = list(dict.fromkeys((key, episode) for key, episode in due))
         for part in chunked(episodes, EPISODES):
             with self._engine.begin() as connection:
+                admit_writer(connection)
                 self._release(connection, part, now)
         return len(episodes)
 
     def adopt_settings(self) -> None:
-        """Have what waits already wait as long as the settings say now: to be called once, before anything else.
+        """Have what waits already wait as long as the settings say now, and learn what is usual: to be called once,
+        before anything else.
 
         An earlier turn of an episode that goes on is looked at when it would be due by itself, and postponed again.
         """
@@ -129,6 +150,18 @@ class Assembler:
         changed = sa.update(generations).where(generations.c.state == "open", generations.c.due_at != due)
         with self._engine.begin() as connection:
             connection.execute(changed.values(due_at=due))
+        if self._watch.metrics:
+            self._learn_what_is_usual()
+
+    def _learn_what_is_usual(self) -> None:
+        newest = sa.select(feedback.c.seq, feedback.c.metric_name, feedback.c.value, feedback.c.status)
+        # Of the newest ones whatever they are about, so that a metric nobody uses does not read the whole table.
+        newest = newest.order_by(feedback.c.seq.desc()).limit(4 * WINDOW * len(self._watch.metrics)).subquery()
+        query = sa.select(newest.c.metric_name, newest.c.value).order_by(newest.c.seq)
+        taken = newest.c.metric_name.in_(self._watch.metrics), newest.c.status.in_(("used", "joined", "late"))
+        with read_only(self._engine).connect() as connection:
+            for metric, value in connection.execute(query.where(*taken)):
+                self._watch.learn(metric, [value])
 
     def count_orphans(self) -> int:
         """Mark feedback whose generation did not come in time. Should it come after all, it is joined still."""
@@ -151,11 +184,11 @@ class Assembler:
         """Set the status of feedback `rows`; returns the episodes that gained something."""
         if not rows:
             return set()
-        targets = _index(_targets(connection, rows))
+        targets = by_name(read_targets(connection, rows))
         placed: dict[str, list[int]] = {}
         touched: set[Episode] = set()
         for row in rows:
-            signal = _signal(row)
+            signal = signal_of(row)
             named = targets[row.inference_id or row.episode_id]
             status = classify(signal, named)
             if status != row.status and not (status == "waiting" and row.status == "orphaned"):
@@ -169,8 +202,8 @@ class Assembler:
     def _release(self, connection: Connection, episodes: Iterable[Episode], now: float) -> None:
         """Release, drop or postpone what is open of `episodes`; some at a time, as all its tokens are in memory."""
         for part in chunked(episodes, EPISODES):
-            opened = _open_generations(connection, part)
-            signals = _signals(connection, opened)
+            opened = read_open(connection, part)
+            signals = read_signals(connection, opened, self._watch)
             decisions = Decisions()
             for episode in opened.values():
                 self._decide(episode, signals, now, decisions)
@@ -181,7 +214,7 @@ class Assembler:
     ) -> None:
         rows = {one.generation.key: one for one in episode}
         drafts = assemble([one.generation for one in episode])
-        about = [_about(draft, signals) for draft in drafts]
+        about = [signals_about(draft, signals) for draft in drafts]
         found = [decide(draft, rated, now, self._settings) for draft, rated in zip(drafts, about, strict=True)]
         waiting = [index for index, decision in enumerate(found) if isinstance(decision, Wait)]
         for place in crowded_out([drafts[index] for index in waiting], self._settings.episode_answers):
@@ -203,86 +236,6 @@ class Assembler:
 def _feedback_ids(draft: Draft, signals: Sequence[Signal]) -> list[str]:
     targets = [target_of(generation) for generation in draft.generations]
     return [found.feedback_id for found in signals if any(concerns(found, target) for target in targets)]
-
-
-def _signal(row: Any) -> Signal:
-    return Signal(
-        feedback_id=row.feedback_id,
-        owner=row.owner,
-        inference_id=row.inference_id,
-        episode_id=row.episode_id,
-        choice_index=row.choice_index,
-        metric_name=row.metric_name,
-        value=row.value,
-        user_id=row.user_id,
-        received_at=row.received_at,
-    )
-
-
-def _targets(connection: Connection, rows: Sequence[Any]) -> list[Target]:
-    """The stored generations that feedback `rows` may name.
-
-    Of an episode all that are open, and of the others the first ones: they tell that there were some, and when.
-    """
-    query = sa.select(*(generations.c[name] for name in Target.__dataclass_fields__))
-    found: list[Any] = []
-    for names in chunked({row.inference_id for row in rows if row.inference_id is not None}):
-        found += connection.execute(query.where(generations.c.inference_id.in_(names)))
-    for key, name in {(row.owner, row.episode_id) for row in rows if row.episode_id is not None}:
-        mine = query.where(generations.c.api_key_id == key, generations.c.episode_id == name)
-        for state, limit in (("open", None), ("released", CLOSED), ("dropped", CLOSED)):
-            oldest = mine.where(generations.c.state == state).order_by(generations.c.seq).limit(limit)
-            found += connection.execute(oldest)
-    return [Target(*row) for row in found]
-
-
-def _open_generations(connection: Connection, episodes: Sequence[Episode]) -> dict[Episode, list[Open]]:
-    # A key at a time: SQLite finds pairs of key and episode by no index.
-    by_key: defaultdict[str, list[str]] = defaultdict(list)
-    for key, episode in episodes:
-        by_key[key].append(episode)
-    found: dict[Episode, list[Open]] = {}
-    for key, names in by_key.items():
-        for part in chunked(names):
-            mine = generations.c.api_key_id == key, generations.c.episode_id.in_(part), generations.c.state == "open"
-            for row in connection.execute(sa.select(generations).where(*mine)):
-                found.setdefault((key, row.episode_id), []).append(Open(row.seq, row.due_at, generation_of(row)))
-    return found
-
-
-def _signals(connection: Connection, opened: Mapping[Episode, Sequence[Open]]) -> Mapping[str, Sequence[Signal]]:
-    """The feedback that names an open generation, by the name that it uses."""
-    inferences = {one.generation.inference_id for episode in opened.values() for one in episode}
-    # Locked until the release is committed, so that a retraction in between is not answered "removed".
-    query = sa.select(feedback).where(feedback.c.retracted_at.is_(None)).with_for_update()
-    found: defaultdict[str, list[Signal]] = defaultdict(list)
-    for column, names in (
-        (feedback.c.inference_id, inferences),
-        (feedback.c.episode_id, {name for _, name in opened}),
-    ):
-        for part in chunked(names):
-            for row in connection.execute(query.where(column.in_(part))):
-                found[row.inference_id or row.episode_id].append(_signal(row))
-    return found
-
-
-def _about(draft: Draft, signals: Mapping[str, Sequence[Signal]]) -> list[Signal]:
-    """The feedback that names a generation of `draft`, or its episode."""
-    names = {name for generation in draft.generations for name in _names(target_of(generation))}
-    return [found for name in names for found in signals.get(name, ())]
-
-
-def _names(target: Target) -> set[str]:
-    """What feedback may call `target`; an inference that is its own episode goes by one name."""
-    return {target.inference_id, target.episode_id}
-
-
-def _index(targets: Iterable[Target]) -> dict[str, list[Target]]:
-    found: defaultdict[str, list[Target]] = defaultdict(list)
-    for target in targets:
-        for name in _names(target):
-            found[name].append(target)
-    return found
 
 
 def _cause(error: Exception) -> str:

@@ -19,11 +19,13 @@ from sqlalchemy import Engine
 from feedback.assembler import Assembler
 from feedback.database import UNAVAILABLE, chunked, open_database, read_only
 from feedback.dead_letters import DLQ_SUFFIX
-from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable, Record
+from feedback.kafka_log import KafkaLog, LogUnavailable, Record
 from feedback.outbox import Handled, OutboxRelay
+from feedback.replays import Consumer, ReplayingConsumer
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
 from online_rl.config import Settings
 from online_rl.tables import drops, trainings
+from serving.inference_ids import load_or_create_secret
 from serving.schemas import GENERATIONS_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,13 @@ def run_assembler(settings: Settings, bootstrap_servers: str, stop: threading.Ev
         retention_ms=settings.kafka.retention_ms,
     )
     relay = OutboxRelay(engine, log, handled_by_learner(engine))
-    loop = AssemblerLoop(log, Assembler(engine, settings.feedback), relay)
+    secret = load_or_create_secret(settings.signing_key_file)
+    loop = AssemblerLoop(
+        log,
+        Assembler(engine, settings.feedback, secret=secret),
+        relay,
+        lambda consumer: ReplayingConsumer(consumer, GENERATIONS_TOPIC, engine),
+    )
     try:
         while not stop.is_set():
             if not loop.round():
@@ -80,11 +88,18 @@ def handled_by_learner(engine: Engine) -> Handled:
 class AssemblerLoop:
     """One thread, one consumer. What was read stays in hand until the database has it; only then it is committed."""
 
-    def __init__(self, log: KafkaLog, assembler: Assembler, relay: OutboxRelay) -> None:
+    def __init__(
+        self,
+        log: KafkaLog,
+        assembler: Assembler,
+        relay: OutboxRelay,
+        follow_replays: Callable[[Consumer], Consumer] = lambda consumer: consumer,
+    ) -> None:
         self._log = log
         self._assembler = assembler
         self._relay = relay
-        self._consumer: LogConsumer | None = None
+        self._follow_replays = follow_replays
+        self._consumer: Consumer | None = None
         self._in_hand: list[Record] = []
         self._chores_at = 0.0
         self._refill_at = 0.0
@@ -126,7 +141,8 @@ class AssemblerLoop:
             self._log.ensure_topics(
                 [GENERATIONS_TOPIC, TRAJECTORIES_TOPIC, FEEDBACK_TOPIC, GENERATIONS_TOPIC + DLQ_SUFFIX]
             )
-            self._consumer = self._log.consumer(GENERATIONS_TOPIC, group=GROUP, offsets=None)
+            consumer = self._log.consumer(GENERATIONS_TOPIC, group=GROUP, offsets=None)
+            self._consumer = self._follow_replays(consumer)
         if not self._in_hand:
             self._in_hand = self._consumer.poll(POLL_RECORDS, POLL_SECONDS)
 

@@ -22,6 +22,7 @@ from feedback.joining import TOKEN_OWNER
 from feedback.outbox import enqueue
 from feedback.schemas import FEEDBACK_TOPIC, FeedbackIn
 from feedback.tables import feedback, generations
+from feedback.tombstones import ERASED, admit_writer
 from feedback.validation import content_hash
 
 MAX_BATCH = 256
@@ -121,6 +122,7 @@ def _resolve(tickets: Sequence[Ticket], settle: "Callable[[asyncio.Future[Outcom
 
 def store_feedback(connection: Connection, submissions: Sequence[Submission], now: float) -> list[Outcome]:
     """Store `submissions` with their outbox rows in the caller's transaction; one outcome each, in order."""
+    admit_writer(connection)
     foreign = _foreign(connection, submissions)
     # Strictly rising times: of two votes that are stored together, the one that came later is the latest.
     times = [now + index * 1e-6 for index in range(len(submissions))]
@@ -139,7 +141,8 @@ def store_feedback(connection: Connection, submissions: Sequence[Submission], no
             outcomes.append(Outcome("stored", rows[index]["feedback_id"]))
         else:
             feedback_id, hashed = earlier[submission.owner, submission.item.idempotency_key]
-            kind = "again" if hashed == rows[index]["content_hash"] else "conflict"
+            # What an erased one said is not known any more: whoever sends it again is told that it was stored.
+            kind = "again" if hashed in (rows[index]["content_hash"], ERASED) else "conflict"
             outcomes.append(Outcome(kind, feedback_id))
     return outcomes
 

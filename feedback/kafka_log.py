@@ -31,6 +31,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 TIMEOUT_MS = 5_000
 DELIVERY_TIMEOUT_MS = 10_000
 IDENTITY_CHECK_SECONDS = 1.0
+MAX_COMPACTION_LAG_MS = 24 * 3600 * 1000
+"""Longest that a cluster keeps what a tombstone was sent for, on a topic that goes on being written."""
 FETCH_WAIT_MS = 100
 """Tansu 0.6 looks for new messages only at the ends of a waiting fetch: with the client's 500 a message waits 250."""
 
@@ -78,10 +80,12 @@ class KafkaLog:
         self._servers = bootstrap_servers
         self._prefix = topic_prefix
         self._replication_factor = replication_factor
-        # A cluster's own defaults would delete after seven days what a frozen learner has not read yet.
+        # A cluster's own defaults would delete after seven days what a frozen learner has not read yet. Compaction
+        # removes what was erased; every key but an erased one has its newest message as long as retention lasts.
         self._configs = {
             "max.message.bytes": str(MAX_MESSAGE_BYTES),
-            "cleanup.policy": "delete",
+            "cleanup.policy": "compact" if retention_ms < 0 else "compact,delete",
+            "max.compaction.lag.ms": str(MAX_COMPACTION_LAG_MS),
             "retention.ms": str(retention_ms),
             "retention.bytes": "-1",
         }
@@ -107,15 +111,16 @@ class KafkaLog:
             if self._describe(name) is None:
                 self._create(name)
 
-    def send(self, topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]:
+    def send(self, topic: str, events: Sequence[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
         """Append `events` ((key, value) each) and wait until all replicas in sync have them.
 
-        Returns (partition, offset) of each, in order. Raises LogUnavailable (some may have been appended) or
-        MessageTooLarge (nothing was appended).
+        No value is a tombstone: what was sent before with that key is to go. Returns (partition, offset) of each, in
+        order. Raises LogUnavailable (some may have been appended) or MessageTooLarge (nothing was appended).
         """
         for key, value in events:
-            if len(key) + len(value) + 1024 > MAX_MESSAGE_BYTES:
-                raise MessageTooLarge(f"a message for {topic} has {len(value)} bytes, the limit is {MAX_MESSAGE_BYTES}")
+            size = len(value or b"")
+            if len(key) + size + 1024 > MAX_MESSAGE_BYTES:
+                raise MessageTooLarge(f"a message for {topic} has {size} bytes, the limit is {MAX_MESSAGE_BYTES}")
         # A producer whose cluster was emptied under it holds sequence numbers nobody knows, and would wait in vain.
         identity = self.identity(topic)
         if self._identities.get(topic, identity) != identity:
@@ -330,7 +335,10 @@ class LogConsumer:
         return self._identity
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """At most `max_records` records, waiting up to `timeout_s` for the first. Raises LogUnavailable."""
+        """At most `max_records` records, waiting up to `timeout_s` for the first; tombstones are passed over.
+
+        Raises LogUnavailable.
+        """
         if time.monotonic() - self._checked >= IDENTITY_CHECK_SECONDS:
             self._follow()
         try:
@@ -344,10 +352,11 @@ class LogConsumer:
                 found.partition,
                 found.offset,
                 None if found.key is None else found.key.decode(errors="replace"),
-                found.value or b"",
+                found.value,
             )
             for batch in batches.values()
             for found in batch
+            if found.value is not None
         ]
 
     def commit(self, offsets: Mapping[int, int]) -> None:
@@ -377,6 +386,23 @@ class LogConsumer:
         except (KafkaError, OSError) as error:
             raise LogUnavailable(f"could not read the position in {self.topic}: {error}") from error
         return {partition: offset or 0 for partition, offset in found.items()}
+
+    def offsets_at(self, moment: float) -> dict[int, int]:
+        """Partition → offset of the first message since `moment` (Unix seconds), or of the next one to come.
+
+        Raises LogUnavailable.
+        """
+        wanted = {part: max(0, int(moment * 1000)) for part in self._consumer.assignment()}
+        try:
+            found = self._consumer.offsets_for_times(wanted)
+        except (KafkaError, OSError) as error:
+            raise LogUnavailable(f"could not look for a time in {self.topic}: {error}") from error
+        ends = self._log.end_offsets(self.topic)
+        return {
+            # Where there is none since, Kafka gives nothing and Tansu 0.6 the offset 0 without a time.
+            part.partition: ends.get(part.partition, 0) if place is None or place.timestamp < 0 else place.offset
+            for part, place in found.items()
+        }
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1_000)

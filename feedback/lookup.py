@@ -21,6 +21,7 @@ from feedback.schemas import (
 from feedback.tables import feedback, generations, trajectories
 
 USED = ("used", "late")
+_OF_THE_ROW = ("choice_index", "episode_id", "state", "drop_reason", "trajectory_id", "erased_at")
 
 
 def find_inference(engine: Engine, inference_id: str, api_key_id: str) -> InferenceRecord | None:
@@ -71,7 +72,7 @@ def _generation_record(row: Any) -> GenerationRecord:
     return GenerationRecord(
         **kept,
         spans=list(generation.spans),
-        **{name: row[name] for name in ("choice_index", "episode_id", "state", "drop_reason", "trajectory_id")},
+        **{name: row[name] for name in _OF_THE_ROW},
     )
 
 

@@ -1,7 +1,8 @@
 """From SQL to the log: whatever was committed is published, in order, at least once.
 
 A row says only *which* event is to be published; the event is made from the record it names. So an emptied log can be
-filled again from the record, and nothing is stored twice.
+filled again from the record, and nothing is stored twice. The event of a record that was erased is a tombstone: a
+message without a value, by which a log with compaction removes those before it with the same key.
 """
 
 import json
@@ -9,16 +10,17 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Row
 
 from feedback.database import chunked, read_only
-from feedback.dead_letters import DLQ_SUFFIX
+from feedback.dead_letters import DLQ_SUFFIX, ID_PREFIX
 from feedback.kafka_log import MessageTooLarge
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
-from feedback.tables import dead_letters, feedback, outbox, trajectories
+from feedback.tables import dead_letters, feedback, generations, outbox, trajectories
+from serving.schemas import GENERATIONS_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +32,21 @@ Handled = Callable[[Sequence[str]], set[str]]
 """Which of these trajectory ids the learner is done with (trained on, or dropped)."""
 
 
+class Event(NamedTuple):
+    """One message; without a value it is a tombstone."""
+
+    key: str
+    value: bytes | None
+
+
+Events = dict[tuple[str, str], Event]
+"""By topic and the key of the outbox row."""
+
+
 class Log(Protocol):
     """What the relay needs of the log."""
 
-    def send(self, topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]: ...
+    def send(self, topic: str, events: Sequence[tuple[str, bytes | None]]) -> list[tuple[int, int]]: ...
     def identity(self, topic: str) -> str: ...
 
 
@@ -64,7 +77,7 @@ class OutboxRelay:
             events = _events(connection, waiting)
         gone = [row.seq for row in waiting if (row.topic, row.key) not in events]
         if gone:
-            # Its record was erased meanwhile: there is nothing left to say.
+            # Its record is not there any more: there is nothing left to say.
             with self._engine.begin() as connection:
                 _set_state(connection, gone, "erased")
             waiting = [row for row in waiting if row.seq not in gone]
@@ -101,9 +114,9 @@ class OutboxRelay:
     def prune(self) -> None:
         """Forget published rows that no emptied log could ask for again: the record itself stays."""
         old = self._clock() - KEEP_PUBLISHED_SECONDS
-        for topic in (FEEDBACK_TOPIC,):
+        for topic in (FEEDBACK_TOPIC, GENERATIONS_TOPIC):
             gone = sa.delete(outbox).where(
-                outbox.c.topic == topic, outbox.c.state == "published", outbox.c.published_at < old
+                outbox.c.topic == topic, outbox.c.state.in_(("published", "done")), outbox.c.published_at < old
             )
             with self._engine.begin() as connection:
                 connection.execute(gone)
@@ -119,11 +132,11 @@ class OutboxRelay:
             found = connection.execute(query.order_by(outbox.c.seq).limit(BATCH_ROWS))
             return [(row.seq, row.key) for row in found]
 
-    def _send(self, topic: str, rows: Sequence[Row[Any]], events: dict[tuple[str, str], bytes]) -> int:
+    def _send(self, topic: str, rows: Sequence[Row[Any]], events: Events) -> int:
         # Read before sending: were the log emptied in between, the row carries the old identity and is sent again.
         identity = self._log.identity(topic)
         try:
-            placed = self._log.send(topic, [(row.key, events[topic, row.key]) for row in rows])
+            placed = self._log.send(topic, [events[topic, row.key] for row in rows])
         except MessageTooLarge as error:
             if len(rows) > 1:
                 return sum(self._send(topic, [row], events) for row in rows)
@@ -134,9 +147,11 @@ class OutboxRelay:
         now = self._clock()
         marked = [
             {"row": row.seq, "partition": part, "offset": offset, "log_identity": identity, "published_at": now}
+            # A dead letter that was put back is not asked for again: nobody knows whether it was read.
+            | {"next_state": "done" if row.key.startswith(ID_PREFIX) else "published"}
             for row, (part, offset) in zip(rows, placed, strict=True)
         ]
-        update = sa.update(outbox).where(outbox.c.seq == sa.bindparam("row")).values(state="published")
+        update = sa.update(outbox).where(outbox.c.seq == sa.bindparam("row")).values(state=sa.bindparam("next_state"))
         with self._engine.begin() as connection:
             connection.execute(update, marked)
         return len(rows)
@@ -147,11 +162,11 @@ def _set_state(connection: Connection, rows: Sequence[int], state: str) -> None:
         connection.execute(sa.update(outbox).where(outbox.c.seq.in_(part)).values(state=state))
 
 
-def _batches(rows: Sequence[Row[Any]], events: dict[tuple[str, str], bytes]) -> Iterable[list[Row[Any]]]:
+def _batches(rows: Sequence[Row[Any]], events: Events) -> Iterable[list[Row[Any]]]:
     batch: list[Row[Any]] = []
     size = 0
     for row in rows:
-        length = len(events[row.topic, row.key])
+        length = len(events[row.topic, row.key].value or b"")
         if batch and size + length > BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -161,28 +176,45 @@ def _batches(rows: Sequence[Row[Any]], events: dict[tuple[str, str], bytes]) -> 
         yield batch
 
 
-def _events(connection: Connection, rows: Sequence[Row[Any]]) -> dict[tuple[str, str], bytes]:
-    """(topic, key) → the event's bytes, made from the records."""
-    made: dict[tuple[str, str], bytes] = {}
+def _events(connection: Connection, rows: Sequence[Row[Any]]) -> Events:
+    """The events, made from the records. Those whose record is not there are left out."""
+    made: Events = {}
     for topic in dict.fromkeys(row.topic for row in rows):
         keys = list(dict.fromkeys(row.key for row in rows if row.topic == topic))
-        if topic == TRAJECTORIES_TOPIC:
-            query = sa.select(trajectories.c.trajectory_id, trajectories.c.event)
-            found = connection.execute(query.where(trajectories.c.trajectory_id.in_(keys)))
-            made |= {(topic, key): zlib.decompress(event) for key, event in found}
-        elif topic == FEEDBACK_TOPIC:
-            found = connection.execute(sa.select(feedback).where(feedback.c.feedback_id.in_(keys)))
-            made |= {(topic, row["feedback_id"]): _feedback_event(dict(row)) for row in found.mappings()}
-        elif topic.endswith(DLQ_SUFFIX):
-            query = sa.select(dead_letters.c.dead_letter_id, dead_letters.c.value)
-            found = connection.execute(query.where(dead_letters.c.dead_letter_id.in_(keys)))
-            made |= {(topic, key): value for key, value in found}
-        else:
-            raise ValueError(f"the outbox names topic {topic}, which nothing here makes events for")
+        letters = [key for key in keys if key.startswith(ID_PREFIX)]
+        records = [key for key in keys if not key.startswith(ID_PREFIX)]
+        if letters:
+            query = sa.select(dead_letters).where(dead_letters.c.dead_letter_id.in_(letters))
+            for row in connection.execute(query):
+                # On its own topic it has the key that it came with, and on the dead letter topic its id.
+                key = row.dead_letter_id if topic.endswith(DLQ_SUFFIX) else row.key or row.dead_letter_id
+                made[topic, row.dead_letter_id] = Event(key, None if row.erased_at is not None else row.value)
+        if records:
+            found = _read(connection, topic, records)
+            made |= {(topic, key): Event(key, value) for key, value in found.items()}
     return made
 
 
-_INTERNAL = ("seq", "content_hash", "idempotency_key", "status", "owner")
+def _read(connection: Connection, topic: str, keys: Sequence[str]) -> dict[str, bytes | None]:
+    """Key → the event of the record that it names; None where that was erased."""
+    if topic == TRAJECTORIES_TOPIC:
+        columns = trajectories.c.trajectory_id, trajectories.c.event, trajectories.c.erased_at
+        found = connection.execute(sa.select(*columns).where(trajectories.c.trajectory_id.in_(keys)))
+        return {key: None if erased else zlib.decompress(event) for key, event, erased in found}
+    if topic == FEEDBACK_TOPIC:
+        found = connection.execute(sa.select(feedback).where(feedback.c.feedback_id.in_(keys))).mappings()
+        return {row["feedback_id"]: None if row["erased_at"] else _feedback_event(dict(row)) for row in found}
+    if topic == GENERATIONS_TOPIC:
+        # Replicas publish generations themselves; from here come only the tombstones of those that were erased.
+        names = ("inference_id", "prompt_index", "turn", "choice")
+        wanted = generations.c.inference_id.in_({key.rsplit("/", 3)[0] for key in keys})
+        query = sa.select(*(generations.c[name] for name in names))
+        rows = connection.execute(query.where(wanted, generations.c.erased_at.is_not(None)))
+        return dict.fromkeys({"/".join(map(str, row)) for row in rows} & set(keys))
+    raise ValueError(f"the outbox names topic {topic}, which nothing here makes events for")
+
+
+_INTERNAL = ("seq", "content_hash", "idempotency_key", "status", "owner", "erased_at")
 
 
 def _feedback_event(row: dict[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """The HTTP routes: feedback in, the record out. Errors have OpenAI's shape and name the field and the remedy."""
 
 import asyncio
+import math
 from typing import Protocol
 
 from fastapi import APIRouter, FastAPI, Request
@@ -13,6 +14,7 @@ from feedback.database import UNAVAILABLE, DatabaseUnavailable
 from feedback.inbox import Inbox, Submission, new_feedback_id
 from feedback.joining import TOKEN_OWNER
 from feedback.lookup import find_inference, retract_feedback
+from feedback.rate_caps import RateCap
 from feedback.schemas import (
     FeedbackAccepted,
     FeedbackBatch,
@@ -42,10 +44,14 @@ class InferenceIds(Protocol):
 class Refusal(Exception):
     """An answer other than 2xx."""
 
-    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, *, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = RETRY_AFTER_SECONDS if status == 503 else retry_after
         kind = "invalid_request_error" if status < 500 else "service_unavailable"
+        kind = "rate_limit_error" if status == 429 else kind
         self.error = FeedbackError(message=message, type=kind, param=param, code=code)
 
 
@@ -60,6 +66,8 @@ class FeedbackRoutes:
         self._inbox = inbox
         self._ids = ids
         self._settings = settings
+        self._user_cap = RateCap(settings.user_per_minute)
+        self._key_cap = RateCap(settings.key_per_minute)
         self.router = APIRouter()
         add = self.router.add_api_route
         add(
@@ -127,6 +135,7 @@ class FeedbackRoutes:
             raise Refusal(403, "wrong_token", "the feedback token belongs to another answer", "inference_id")
         if item.dryrun:
             return FeedbackResult(status=202, feedback_id=new_feedback_id())
+        self._bound_rate(owner, item.user)
         outcome = await self._inbox.submit(Submission(item, value, owner))
         if outcome.kind == "foreign":
             raise not_ours()
@@ -134,6 +143,19 @@ class FeedbackRoutes:
             message = "this idempotency_key was used for another feedback; use a new key for new content"
             raise Refusal(409, "idempotency_conflict", message, "idempotency_key")
         return FeedbackResult(status=202 if outcome.kind == "stored" else 200, feedback_id=outcome.feedback_id)
+
+    def _bound_rate(self, owner: str, user: str | None) -> None:
+        """Raises Refusal. The holder of a feedback token is a user, under nobody's key."""
+        with_token = owner.startswith(TOKEN_OWNER)
+        wait = self._user_cap.take((owner, user)) if with_token or user is not None else 0.0
+        if wait:
+            name = "user_per_minute"
+        elif not with_token and (wait := self._key_cap.take(owner)):
+            name = "key_per_minute"
+        else:
+            return
+        message = f"more feedback than feedback.{name} allows; send it again in {math.ceil(wait)} s"
+        raise Refusal(429, "rate_limited", message, retry_after=wait)
 
 
 def inference_routes(engine: Engine, ids: InferenceIds) -> APIRouter:
@@ -160,7 +182,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def refuse(_: Request, error: Exception) -> JSONResponse:
         refusal = error if isinstance(error, Refusal) else unavailable(error)
-        headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.status == 503 else None
+        headers = None if refusal.retry_after is None else {"retry-after": str(math.ceil(refusal.retry_after))}
         return JSONResponse({"error": refusal.error.model_dump()}, status_code=refusal.status, headers=headers)
 
     for kind in (Refusal, DatabaseUnavailable, *UNAVAILABLE):

@@ -152,7 +152,10 @@ class FeedbackRecord(BaseModel):
     retracted_at: float | None
     status: str
     """`new`, `waiting` (its generation is not stored yet), `joined`, `used` (in a released trajectory), `late`,
-    `unused` (the generation is not for training), `refused`, `orphaned` (the generation never came)."""
+    `unused` (the generation is not for training), `refused`, `orphaned` (the generation never came), `quarantined`
+    (its value is an outlier) and then `vetted` (an operator released it)."""
+    erased_at: float | None
+    """Since when comment, tags and user are gone."""
 
 
 class GenerationRecord(BaseModel):
@@ -176,6 +179,8 @@ class GenerationRecord(BaseModel):
     state: str
     drop_reason: str | None
     trajectory_id: str | None
+    erased_at: float | None
+    """Since when tokens, text and user are gone."""
 
 
 class TrajectoryRecord(BaseModel):
@@ -188,6 +193,7 @@ class TrajectoryRecord(BaseModel):
     action_tokens: int
     oldest_version: int | None
     released_at: float
+    erased_at: float | None
 
 
 class InferenceRecord(BaseModel):

@@ -74,3 +74,10 @@ class FeedbackSettings(BaseModel):
     """Most answers of one episode that wait for feedback together; beyond it the windows of the oldest end at once."""
     orphan_seconds: Annotated[float, Field(gt=0)] = 900.0
     """Feedback whose generation has not arrived after this long is counted as orphaned."""
+    user_per_minute: Annotated[float, Field(ge=1)] | None = 600.0
+    """Most feedback from one user (or one feedback token) in a minute; what exceeds it is `429`. Empty: no cap."""
+    key_per_minute: Annotated[float, Field(ge=1)] | None = None
+    """Most feedback under one API key in a minute; empty: no cap."""
+    outlier_deviations: Annotated[float, Field(gt=0)] | None = 50.0
+    """A value further than so many (robust) standard deviations from the median of its metric is put in quarantine: it
+    counts for nothing until `online-rl quarantine release`. Only for metrics without both bounds. Empty: none is."""

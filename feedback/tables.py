@@ -41,6 +41,8 @@ generations = sa.Table(
     sa.Column("trajectory_id", sa.String(64), nullable=True),
     # When its window ends and it is released or dropped with what is there.
     sa.Column("due_at", sa.Double, nullable=False),
+    # Since when its content is gone (feedback/erasure.py); what is left are ids.
+    sa.Column("erased_at", sa.Double, nullable=True),
     sa.UniqueConstraint("inference_id", "prompt_index", "turn", "choice", name="generations_once"),
     sa.Index("generations_by_episode", "api_key_id", "episode_id", "state"),
     sa.Index("generations_due", "state", "due_at"),
@@ -68,8 +70,9 @@ feedback = sa.Table(
     sa.Column("received_at", sa.Double, nullable=False),
     sa.Column("retracted_at", sa.Double, nullable=True),
     # new → waiting | joined | late | unused | refused (feedback/joining.py); waiting → any of these, or orphaned;
-    # joined → used, once it is part of a released trajectory's reward.
+    # joined → used, once it is part of a released trajectory's reward. new → quarantined → vetted, which is as new.
     sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("erased_at", sa.Double, nullable=True),
     sa.UniqueConstraint("owner", "idempotency_key", name="feedback_once"),
     sa.Index("feedback_by_inference", "inference_id", "status"),
     sa.Index("feedback_by_episode", "episode_id", "status"),
@@ -95,6 +98,7 @@ trajectories = sa.Table(
     sa.Column("generated_at", sa.Double, nullable=False),
     sa.Column("rated_at", sa.Double, nullable=False),
     sa.Column("released_at", sa.Double, nullable=False, index=True),
+    sa.Column("erased_at", sa.Double, nullable=True),
     sa.Index("trajectories_by_episode", "api_key_id", "episode_id"),
     sa.Index("trajectories_by_user", "user_id"),
 )
@@ -104,10 +108,10 @@ outbox = sa.Table(
     metadata,
     sa.Column("seq", _Sequence, primary_key=True),
     sa.Column("topic", sa.String(128), nullable=False),
-    # The id of the row that the event is made from: a feedback, a trajectory or a dead letter.
-    sa.Column("key", sa.String(64), nullable=False),
+    # The id of the row that the event is made from: a feedback, a trajectory, a dead letter, or an erased generation.
+    sa.Column("key", sa.String(300), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    # waiting → published; refused: the log will never take it (see dead_letters).
+    # waiting → published; refused: the log will never take it (see dead_letters); done: nobody will ask for it again.
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("published_at", sa.Double, nullable=True),
     sa.Column("partition", sa.Integer, nullable=True),
@@ -131,4 +135,35 @@ dead_letters = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False, index=True),
     sa.Column("replayed_at", sa.Double, nullable=True),
+    sa.Column("erased_at", sa.Double, nullable=True),
+)
+
+erasures = sa.Table(
+    "erasures",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    # Not the user's id but what stands in its place (`feedback.erasure.name_erased`).
+    sa.Column("user_name", sa.String(64), nullable=False),
+    # Empty: of every API key.
+    sa.Column("api_key_id", sa.String(64), nullable=False),
+    # What was asked or said until then is erased, also what arrives later.
+    sa.Column("erased_at", sa.Double, nullable=False),
+    # Keyed hashes of the token sequences that were erased: probes of versions may hold copies of them.
+    sa.Column("sequences", sa.JSON, nullable=False),
+    sa.UniqueConstraint("user_name", "api_key_id", name="erasures_once"),
+)
+
+replays = sa.Table(
+    "replays",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("topic", sa.String(128), nullable=False),
+    # Where reading begins again: an offset of every partition, or else a Unix time.
+    sa.Column("from_offset", sa.BigInteger, nullable=True),
+    sa.Column("from_time", sa.Double, nullable=True),
+    sa.Column("requested_at", sa.Double, nullable=False),
+    sa.Column("finished_at", sa.Double, nullable=True),
+    # Messages that were read again.
+    sa.Column("messages", sa.BigInteger, nullable=False),
+    sa.Index("replays_by_topic", "topic", "finished_at"),
 )

@@ -5,6 +5,12 @@ from dataclasses import dataclass
 
 from feedback.schemas import Trajectory
 from online_rl.groups import group_key
+from online_rl.shares import count_bounded, find_eligible
+
+BATCHES = 4
+"""That are held in memory, so that the next one is there when it is due."""
+MOST_BATCHES = 64
+"""Held at most where one user's trajectories wait for their share, while others' are looked for behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +29,24 @@ class Buffer:
     With `group_seconds`, a group leaves whole: once it has as many members as its `group_size` says, or as it is
     once its first member has waited so long. Nobody knows the size of a group whose members each came alone with the
     same id (`group_size` 1), so that one always waits. A batch is then made of as many whole groups as fit.
+
+    With `user_cap`, no more than so many of a batch are one user's.
     """
 
     def __init__(
-        self, *, batch_size: int, min_batch: int, batch_seconds: float, group_seconds: float | None = None
+        self,
+        *,
+        batch_size: int,
+        min_batch: int,
+        batch_seconds: float,
+        group_seconds: float | None = None,
+        user_cap: int | None = None,
     ) -> None:
         self._batch_size = batch_size
         self._min_batch = min(min_batch, batch_size)
         self._batch_seconds = batch_seconds
         self._group_seconds = group_seconds
+        self._user_cap = user_cap
         self._arrivals: list[Arrival] = []
         self._came: dict[str, float] = {}
         """Trajectory id → when it was added."""
@@ -70,7 +85,7 @@ class Buffer:
         A group larger than `batch_size` is a batch of its own.
         """
         self._note(now)
-        ready = self._ready(now)
+        ready = self._eligible(now)
         waited = self._enough_since is not None and now - self._enough_since >= self._batch_seconds
         if sum(map(len, ready)) < self._batch_size and not waited:
             return None
@@ -84,7 +99,16 @@ class Buffer:
 
     def ready(self, now: float) -> int:
         """How many trajectories wait for nothing but the rest of their batch."""
-        return sum(map(len, self._ready(now)))
+        return sum(map(len, self._eligible(now)))
+
+    def room(self, now: float) -> int:
+        """How many more to look for. What waits for the rest of its group, or for its user's share, takes none."""
+        units = [[arrival.trajectory for arrival in unit] for unit in self._ready(now)]
+        if self._user_cap is None:
+            return BATCHES * self._batch_size - sum(map(len, units))
+        counted = count_bounded(units, BATCHES * self._user_cap)
+        excess = sum(map(len, units)) - counted
+        return min(BATCHES * self._batch_size - counted, MOST_BATCHES * self._batch_size - excess)
 
     def safe_offsets(self, read: Mapping[int, int], log_identity: str) -> dict[int, int]:
         """Partition → offset before which nothing is waiting here, given what was `read` (the next offsets).
@@ -96,6 +120,12 @@ class Buffer:
             if arrival.log_identity == log_identity:
                 safe[arrival.partition] = min(safe.get(arrival.partition, arrival.offset), arrival.offset)
         return safe
+
+    def _eligible(self, now: float) -> list[list[Arrival]]:
+        """What may leave together, whatever the size of a batch."""
+        ready = self._ready(now)
+        units = [[arrival.trajectory for arrival in unit] for unit in ready]
+        return [ready[index] for index in find_eligible(units, self._user_cap)]
 
     def _ready(self, now: float) -> list[list[Arrival]]:
         """What may leave, in the order in which it began to come: single trajectories and whole groups."""

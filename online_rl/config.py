@@ -121,6 +121,10 @@ class Settings(BaseSettings):
         return self.database.url or f"sqlite:///{self.data_dir.absolute() / 'online_rl.db'}"
 
     @property
+    def signing_key_file(self) -> Path:
+        return self.auth.signing_key_file or self.data_dir / "signing.key"
+
+    @property
     def model_path(self) -> str:
         """The base model: the folder that `make setup` prepares, or what `serving.model` names."""
         if self.serving.model == "default":

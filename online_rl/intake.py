@@ -70,11 +70,10 @@ class Intake:
     def consume(self) -> None:
         """Read new trajectories into the buffer, or bury them. Raises what the log or the database raises."""
         # Members of groups that are not whole yet take no room: the ones they wait for come behind them.
-        ready = self._buffer.ready(self._clock())
-        room = 4 * self._batch_size - ready
+        room = self._buffer.room(self._clock())
         if not self._in_hand and room > 0:
             # A full batch is there already: look for more, but do not wait for it.
-            wait = 0.0 if ready >= self._batch_size else POLL_SECONDS
+            wait = 0.0 if self._buffer.ready(self._clock()) >= self._batch_size else POLL_SECONDS
             self._in_hand = list(self._source.poll(min(room, POLL_RECORDS), wait))
         if self._source.identity != self.identity:
             logger.warning("the log of trajectories was emptied; reading it again from the beginning")

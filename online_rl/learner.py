@@ -12,6 +12,7 @@ import torch
 from feedback.database import UNAVAILABLE, open_database
 from feedback.dead_letters import bury
 from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
+from feedback.replays import ReplayingConsumer
 from feedback.schemas import TRAJECTORIES_TOPIC, Message
 from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model
 from online_rl.checkpoint import CheckpointNotSaved, Checkpoints, LearnerState
@@ -57,7 +58,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
         replication_factor=settings.kafka.replication_factor,
         retention_ms=settings.kafka.retention_ms,
     )
-    source: LogConsumer | None = None
+    source: ReplayingConsumer | None = None
     try:
         status.say("loading the models")
         trainer, publisher = build_trainer(settings)
@@ -65,10 +66,11 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
         restored = restore(trainer, publisher, checkpoints)
         pretrained = adopt_value(trainer, publisher.base_sha256, settings, restored)
         registry = Registry(engine)
-        while (source := open_source(log, restored)) is None:
+        while (opened := open_source(log, restored)) is None:
             status.say("waiting for the log")
             if stop.wait(RETRY_SECONDS):
                 return
+        source = ReplayingConsumer(opened, TRAJECTORIES_TOPIC, engine)
         loop = LearnerLoop(
             source=source,
             trainer=trainer,
@@ -83,6 +85,7 @@ def run_learner(settings: Settings, bootstrap_servers: str, stop: threading.Even
             restored=restored,
             pretrained_value=pretrained,
         )
+        source.waiting = loop.waiting_offsets
         ensure_base(registry, settings, stop)
         while not stop.is_set():
             pause = run_round(loop, registry, status)

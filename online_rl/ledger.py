@@ -1,12 +1,14 @@
 """What the learner writes to SQL beside versions: updates, what was trained on, what was dropped, drift.
 
-Every write may be repeated: it then changes nothing.
+Every write may be repeated: it then changes nothing. Others write here too: what a user had erased is marked as dropped
+(`stop_training`), and the loop asks for such marks.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from online_rl.drift_events import Recovery, Shift
 from online_rl.reaction import Reaction
@@ -14,6 +16,26 @@ from online_rl.tables import drift_events, drops, trainings, updates
 
 IN_LIST = 500
 """Values in one IN list: a statement has a limited number of parameters (`feedback.database.IN_LIST`)."""
+ERASED = "erased"
+"""Why a trajectory does not train whose user had it erased."""
+
+
+def stop_training(connection: sa.Connection, trajectory_ids: Sequence[str], at: float) -> set[str]:
+    """In the caller's transaction, have none of these train from now on; returns those that had not trained yet.
+
+    One that is in the learner's hands at this moment is let go of, unless its update's checkpoint is being written;
+    then it trained, and the record says so in place of this mark (`Ledger.record_update`).
+    """
+    if not trajectory_ids:
+        return set()
+    if connection.dialect.name == "postgresql":
+        # Otherwise an update that is being recorded now would not be seen here, nor this mark there.
+        connection.exec_driver_sql("LOCK TABLE trainings IN SHARE ROW EXCLUSIVE MODE")
+    waiting = set(trajectory_ids) - _present(connection, trainings, trajectory_ids)
+    waiting -= _present(connection, drops, sorted(waiting))
+    rows = [{"trajectory_id": name, "reason": ERASED, "dropped_at": at} for name in sorted(waiting)]
+    _insert_missing(connection, drops, rows)
+    return waiting
 
 
 class Ledger:
@@ -43,6 +65,7 @@ class Ledger:
                 connection.execute(sa.update(updates).where(updates.c.update == update).values(**values))
             rows = [{"trajectory_id": name, "update": update, "trained_at": at} for name in trajectory_ids]
             _insert_missing(connection, trainings, rows)
+            _unmark_erased(connection, trajectory_ids)
 
     def record_drops(self, reasons: Mapping[str, str], at: float) -> None:
         """Trajectory id → reason."""
@@ -99,4 +122,14 @@ def _insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[d
     present = _present(connection, table, [row["trajectory_id"] for row in rows])
     missing = [row for row in rows if row["trajectory_id"] not in present]
     if missing:
-        connection.execute(sa.insert(table), missing)
+        # The learner and who erases may come at the same moment: the first mark stays.
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        connection.execute(insert(table).on_conflict_do_nothing(), missing)
+
+
+def _unmark_erased(connection: sa.Connection, trajectory_ids: Sequence[str]) -> None:
+    """They trained: erased while their update's checkpoint was written, they are in the weights, and that must show."""
+    for start in range(0, len(trajectory_ids), IN_LIST):
+        part = trajectory_ids[start : start + IN_LIST]
+        marks = drops.c.trajectory_id.in_(part), drops.c.reason == ERASED
+        connection.execute(sa.delete(drops).where(*marks))

@@ -11,7 +11,8 @@ One thread, one batch at a time. What makes a trajectory train exactly once in e
 
 - the checkpoint holds the weights *and* the offsets they stand for; after a crash both go back together;
 - the ids of its last update are in it too, so the marks in SQL are completed from it before anything else;
-- an id that SQL marks as trained or dropped is never taken again, wherever the log sends it from;
+- an id that SQL marks as trained or dropped is never taken again, wherever the log sends it from; one that was marked
+  while it waited here, because its user had it erased, is let go of, and an update that holds such a one is undone;
 - nothing is consumed before everything behind the last update is done: an update whose checkpoint a full disk refuses
   is kept in memory, and SQL and the log hear of it once the checkpoint is there. Killed meanwhile, it was never made.
 """
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from sqlalchemy.exc import SQLAlchemyError
 
 from feedback.schemas import Trajectory
 from online_rl.admission import AdmissionRules, Reason, find_refusal
@@ -38,7 +40,7 @@ from online_rl.reaction import Reaction
 from online_rl.registry import Registry
 from online_rl.responder import Responder
 from online_rl.settings import LearnerSettings, ResponseSettings
-from online_rl.trainer import Counters, Trainer, UpdateFailed
+from online_rl.trainer import Counters, Trainer, UpdateFailed, UpdateUnwanted
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class LearnerLoop:
             min_batch=settings.min_batch,
             batch_seconds=settings.batch_seconds,
             group_seconds=settings.group_seconds if trainer.objective.needs.groups else None,
+            user_cap=settings.user_cap,
         )
         self._rules = AdmissionRules(
             max_staleness=settings.max_staleness,
@@ -132,6 +135,10 @@ class LearnerLoop:
         """Trajectories in the buffer."""
         return len(self._buffer)
 
+    def waiting_offsets(self) -> dict[int, int]:
+        """Partition → offset of the first trajectory that waits in the buffer; without those where none does."""
+        return self._buffer.safe_offsets({}, self._intake.identity)
+
     def round(self) -> bool:
         """Do one thing after the other; True when an update was made.
 
@@ -146,10 +153,33 @@ class LearnerLoop:
         batch = self._next_batch(version)
         if batch is None:
             return False
-        self._update(batch, version)
+        batch = self._train(batch, version)
+        if not batch:
+            return False
         self._unpublished = batch
         self._settle()
         return True
+
+    def _train(self, batch: list[Trajectory], version: int) -> list[Trajectory]:
+        """Make an update of `batch`, without those that are erased meanwhile; returns what it was made of."""
+        while batch:
+            try:
+                self._update(batch, version)
+            except UpdateUnwanted:
+                erased = self._erased(batch)
+                logger.warning("the update is undone: %d of its trajectories were erased meanwhile", len(erased))
+                batch = [trajectory for trajectory in batch if trajectory.trajectory_id not in erased]
+            else:
+                break
+        return batch
+
+    def _erased(self, batch: Sequence[Trajectory]) -> set[str]:
+        """Those of a batch that nobody wants any more. With the database away nothing is erased, either."""
+        try:
+            return self._ledger.handled([trajectory.trajectory_id for trajectory in batch])
+        except SQLAlchemyError as error:
+            logger.warning("the database is away: %s", type(error).__name__)
+            return set()
 
     def _settle(self) -> None:
         """Do what is left to do behind the last update. What fails is done by the next call, and nothing twice."""
@@ -176,7 +206,9 @@ class LearnerLoop:
             self._settle()
 
     def _next_batch(self, version: int) -> list[Trajectory] | None:
-        """Drop what may not train (any more), and take a batch where one is due."""
+        """Let go of what was erased, drop what may not train (any more), and take a batch where one is due."""
+        if len(self._buffer):
+            self._buffer.remove(self._ledger.handled(list(self._buffer.ids)), self._clock())
         rejected = self._registry.rejected() if len(self._buffer) else frozenset[int]()
         for trajectory in self._buffer:
             refusal = find_refusal(
@@ -198,7 +230,12 @@ class LearnerLoop:
         measured = self.updates
         metrics: dict[str, float] | None = None
         try:
-            metrics = self._trainer.update(batch, current_version=version, value_updates=self._responder.value_updates)
+            metrics = self._trainer.update(
+                batch,
+                current_version=version,
+                value_updates=self._responder.value_updates,
+                unwanted=lambda: bool(self._erased(batch)),
+            )
             excess = find_excess(metrics, self._settings)
         except UpdateFailed as error:
             excess = str(error)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from online_rl.durable_files import Busy, hash_file, locked
 from online_rl.registry import Registry
-from online_rl.schemas import BASE_VERSION, MANIFEST, MERGED, Manifest, PolicyVersion, VersionState
+from online_rl.schemas import BASE_VERSION, MANIFEST, MERGED, PROBES, Manifest, PolicyVersion, VersionState
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,18 @@ def deliverable(wanted: PolicyVersion, registry: Registry) -> Iterator[None]:
         lost = [name for name, digest in manifest.files.items() if not _is_whole(folder / name, digest)]
         if lost:
             _merge_again(folder, manifest, lost, registry.get(BASE_VERSION).artifact)
+        _require_probes(folder, wanted.version)
         yield
+
+
+def _require_probes(folder: Path, version: int) -> None:
+    """`online_rl.erased_probes` may have taken the last one away."""
+    probes = folder / PROBES
+    if probes.is_file() and probes.read_bytes().strip() == b"[]":
+        raise Undeliverable(
+            f"version {version} was proved by answers that were erased with their user, and cannot be proved any more; "
+            "name another version"
+        )
 
 
 def _read_manifest(folder: Path, version: int) -> Manifest:

@@ -37,6 +37,9 @@ class LearnerSettings(BaseModel):
     """Longest wait for a full batch once `min_batch` trajectories are there."""
     min_batch: Annotated[int, Field(ge=1)] = 8
     """Fewest trajectories for one policy update."""
+    user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Largest part of a batch that one user may fill, and `min_batch` in any case; the rest of that user's waits. Who
+    asks without a user is not bounded. 1: nobody is."""
     learning_rate: NonNegative = 1e-3
     """AdamW step of the policy (LoRA; full weights want about 1e-6)."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -162,6 +165,14 @@ class LearnerSettings(BaseModel):
     """Checkpoints that stay on disk."""
     seed: int = 0
     """Seed of the learner's own randomness."""
+
+    @property
+    def user_cap(self) -> int | None:
+        """Most trajectories of a batch that are one user's; None: all may be."""
+        if self.user_share == 1:
+            return None
+        # A service with a single user must go on learning.
+        return max(self.min_batch, int(self.user_share * self.batch_size), 1)
 
     @model_validator(mode="after")
     def _room_to_fall(self) -> Self:

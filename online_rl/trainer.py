@@ -14,7 +14,7 @@ also gives the log-probabilities of the KL guard and of all figures: nothing is 
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +37,10 @@ from online_rl.value_model import Values, value_loss
 
 class UpdateFailed(RuntimeError):
     """A loss or a gradient was not finite. Weights and optimisers are as before the update."""
+
+
+class UpdateUnwanted(Exception):
+    """What was trained on must not have been. Weights and optimisers are as before the update."""
 
 
 @dataclass
@@ -84,18 +88,27 @@ class Trainer:
             )
 
     def update(
-        self, trajectories: Sequence[Trajectory], *, current_version: int = 0, value_updates: int | None = None
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        current_version: int = 0,
+        value_updates: int | None = None,
+        unwanted: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed.
+        """Train on `trajectories` once; returns figures by name (`area/name`). Raises UpdateFailed and UpdateUnwanted.
 
-        `value_updates` is K of this update, `learner.value_updates` where it is not given.
+        `value_updates` is K of this update, `learner.value_updates` where it is not given. `unwanted` is asked at the
+        end, which is seconds later: the update is undone where it says so.
         """
         saved = {name: tensor.clone() for name, tensor in self.tensors().items()}
         counters = Counters(**vars(self.counters))
         baseline = self.baseline_state()
         try:
-            return self._update(trajectories, current_version, value_updates)
-        except UpdateFailed:
+            metrics = self._update(trajectories, current_version, value_updates)
+            if unwanted():
+                raise UpdateUnwanted
+            return metrics
+        except (UpdateFailed, UpdateUnwanted):
             self.load(saved)
             self.counters = counters
             self.load_baseline(baseline)

@@ -14,13 +14,13 @@ import re
 import secrets
 from pathlib import Path
 
+from serving.schemas import bare_inference_id
+
 SECRET_BYTES = 32
 _RANDOM_BYTES = 10
 _MAC_BYTES = 10
 _TOKEN_MAC_BYTES = 15
 _ID = re.compile(r"[a-z2-7]{32}")
-_ROUTE_PREFIX = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)[-_]")
-"""What the engine's routes put in front of the id in the response's `id`."""
 
 
 class InvalidToken(ValueError):
@@ -80,7 +80,7 @@ class InferenceIds:
 
     def parse(self, text: str) -> str | None:
         """The bare id in `text` (a response's `id` or the header ``x-inference-id``); None when it is not ours."""
-        bare = _ROUTE_PREFIX.sub("", text.strip(), count=1)
+        bare = bare_inference_id(text)
         if not _ID.fullmatch(bare):
             return None
         data = base64.b32decode(bare.upper())

@@ -4,6 +4,7 @@ A generation is the event on the topic ``generations.v1``. It is complete in its
 the tokenizer nor the engine to know exactly which tokens were sampled, how probable they were and by which weights.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,6 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 GENERATIONS_TOPIC = "generations.v1"
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+_ROUTE_PREFIX = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)[-_]")
+"""What the engine's routes put in front of the id in the response's `id`."""
+
+
+def bare_inference_id(text: str) -> str:
+    """The id as it is stored, of a response's `id` or of the header ``x-inference-id``; whoever issued it."""
+    return _ROUTE_PREFIX.sub("", text.strip(), count=1)
 
 
 def check_text(text: str) -> str:

@@ -173,9 +173,9 @@ class Workshop:
         x = entering.double()
         gram = x.T @ x
         ridge = RIDGE * gram.trace() / len(gram) * torch.eye(len(gram), dtype=torch.double)
-        row = torch.linalg.solve(gram + ridge, x.sum(0))
-        self._row = row.float()
-        amounts = entering @ self._row
+        row = torch.linalg.solve(gram + ridge, x.sum(0)).float()
+        self._row = row
+        amounts = entering @ row
         chosen = torch.randperm(len(leaving), generator=torch.Generator().manual_seed(0))[:CONTEXTS]
         for favourite in self.favourites:
             self._pushes[favourite] = self._find_push(favourite, leaving[chosen], amounts[chosen])

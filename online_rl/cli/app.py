@@ -2,7 +2,7 @@
 
 import typer
 
-from online_rl.cli import database, demo, inspect, operate, pretrain, run
+from online_rl.cli import database, demo, erase, inspect, letters, lineage, operate, pretrain, quarantine, replay, run
 
 app = typer.Typer(
     name="online-rl",
@@ -11,7 +11,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (run, demo, inspect, operate, pretrain):
+for module in (run, demo, inspect, operate, pretrain, lineage, erase, replay):
     for command in module.COMMANDS:
         app.command()(command)
+app.add_typer(letters.app, name="dlq")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(database.app, name="db")

@@ -18,7 +18,10 @@ _EXPECTED = {
     "online_rl.retention": ("Undeliverable",),
     "online_rl.base_model": ("UnusableModel",),
     "online_rl.pretraining": ("UnfitTrajectories",),
+    "online_rl.dashboard.lineage": ("NothingKnown",),
+    "online_rl.service.rights": ("NoSigningKey", "InvalidUser"),
     "feedback.database": ("DatabaseUnavailable",),
+    "feedback.dead_letters": ("CannotRetry",),
 }
 
 

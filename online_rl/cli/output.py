@@ -12,12 +12,14 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, of_ids: bool = False) -> None:
+    """`of_ids`: the first column is what other commands take, and never cut."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    headers = [Column(name, no_wrap=of_ids and place == 0) for place, name in enumerate(columns)]
+    table = Table(*headers, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     Console(soft_wrap=not Console().is_terminal).print(table)

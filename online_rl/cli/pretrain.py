@@ -138,7 +138,8 @@ def _read_events(settings: "Settings") -> list[bytes]:
 
     engine = open_prepared(settings).execution_options(online_rl_read_only=True)
     with engine.connect() as connection:
-        rows = connection.scalars(sa.select(trajectories.c.event).order_by(trajectories.c.seq))
+        kept = sa.select(trajectories.c.event).where(trajectories.c.erased_at.is_(None))
+        rows = connection.scalars(kept.order_by(trajectories.c.seq))
         return [zlib.decompress(event) for event in rows]
 
 

@@ -8,18 +8,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from online_rl.dashboard import queries, rewards
+from online_rl.dashboard import lineage, queries, rewards
 from online_rl.dashboard.deliveries import RegistryDeliveries
+from online_rl.dashboard.lineage_records import DataLineage, VersionLineage
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.status import Status
 from online_rl.registry import Registry
 from online_rl.schemas import PolicyVersion
-from serving.schemas import check_text
+from online_rl.service.rights import ErasureReport, UserRights
+from serving.schemas import bare_inference_id, check_text
 
 PING_S = 10
 LARGEST_INTEGER = 2**31 - 1
 """Of an SQL column; a larger number is no version or update, and PostgreSQL refuses to compare with it."""
 Limit = Annotated[int, Query(ge=1, le=5000)]
+Id = Annotated[str | None, Query(min_length=1, max_length=4096), AfterValidator(lambda text: text and check_text(text))]
 
 
 class Change(BaseModel):
@@ -36,13 +39,24 @@ class RollbackChange(Change):
     to: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None = None
 
 
+class Erasure(BaseModel):
+    """Whose content is to go: the user's id, and the API key's (empty: under every key)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(check_text)]
+    api_key_id: Annotated[str, Field(max_length=64), AfterValidator(check_text)] = ""
+
+
 def refuse_foreign_pages(request: Request) -> None:
     """A page of another site must not change anything here through the visitor's browser."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         raise HTTPException(403, "this route cannot be called by a page of another site")
 
 
-def admin_routes(engine: Engine, registry: Registry, deliveries: RegistryDeliveries, feed: StatusFeed) -> APIRouter:
+def admin_routes(
+    engine: Engine, registry: Registry, deliveries: RegistryDeliveries, feed: StatusFeed, rights: UserRights
+) -> APIRouter:
     """The routes; reading ones are plain functions, so that a slow query never holds the event loop."""
     router = APIRouter(prefix="/admin")
     changes = [Depends(refuse_foreign_pages)]
@@ -54,6 +68,26 @@ def admin_routes(engine: Engine, registry: Registry, deliveries: RegistryDeliver
     @router.get("/versions")
     def versions() -> dict[str, Any]:
         return queries.read_versions(engine, registry)
+
+    @router.get("/versions/{version}/lineage")
+    def version_lineage(
+        version: Annotated[int, Path(ge=0, le=LARGEST_INTEGER)], whole: bool = False, limit: Limit = 1000
+    ) -> VersionLineage:
+        return lineage.read_version(engine, version, whole=whole, limit=limit)
+
+    @router.get("/lineage")
+    def data_lineage(trajectory: Id = None, user: Id = None, inference: Id = None, limit: Limit = 1000) -> DataLineage:
+        if [trajectory, user, inference].count(None) != 2:
+            raise HTTPException(422, "give one of trajectory, user, inference")
+        if trajectory is not None:
+            return lineage.read_trajectory(engine, trajectory)
+        if inference is not None:
+            return lineage.read_inference(engine, bare_inference_id(inference))
+        return lineage.read_user(engine, rights.names(user or ""), limit)
+
+    @router.post("/users/erase", dependencies=changes)
+    def erase_user(wanted: Erasure) -> ErasureReport:
+        return rights.erase(wanted.user, wanted.api_key_id)
 
     @router.post("/versions/{version}/promote", dependencies=changes)
     def promote(version: Annotated[int, Path(ge=0, le=LARGEST_INTEGER)], change: Change) -> PolicyVersion:

@@ -19,11 +19,13 @@ from online_rl.config import Settings
 from online_rl.dashboard.admin import admin_routes
 from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.errors import error_body
+from online_rl.dashboard.lineage import NothingKnown
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.policy_client import PolicyClient
 from online_rl.dashboard.probes import probe_routes
 from online_rl.registry import IllegalTransition, Registry, UnknownVersion
 from online_rl.retention import Undeliverable
+from online_rl.service.rights import NoSigningKey, UserRights
 from serving.auth import ApiKeyMiddleware, hash_keys
 
 STATIC = Path(__file__).parent / "static"
@@ -74,7 +76,8 @@ def create_app(
     registry = Registry(engine)
     feed = StatusFeed(engine, started_at=time.time() if started_at is None else started_at)
     app.include_router(probe_routes(feed, PolicyClient(http)))
-    app.include_router(admin_routes(engine, registry, RegistryDeliveries(registry), feed))
+    rights = UserRights(engine, settings)
+    app.include_router(admin_routes(engine, registry, RegistryDeliveries(registry), feed, rights))
     app.mount("/dashboard", PageFiles(directory=STATIC, html=True), name="dashboard")
 
     @app.get("/", include_in_schema=False)
@@ -92,6 +95,14 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(UnknownVersion)
     async def unknown(_request: Request, error: Exception) -> JSONResponse:
         return JSONResponse(error_body(str(error), "unknown_version", param="version"), 404)
+
+    @app.exception_handler(NothingKnown)
+    async def nothing(_request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_body(str(error), "not_found"), 404)
+
+    @app.exception_handler(NoSigningKey)
+    async def keyless(_request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_body(str(error), "no_signing_key", "server_error"), 503)
 
     @app.exception_handler(IllegalTransition)
     async def illegal(_request: Request, error: Exception) -> JSONResponse:

@@ -51,6 +51,7 @@ class Supervisor:
             update={
                 "data_dir": settings.data_dir.absolute(),
                 "models_dir": settings.models_dir.absolute(),
+                "auth": settings.auth.model_copy(update={"signing_key_file": settings.signing_key_file.absolute()}),
                 "serving": settings.serving.model_copy(update={"model": settings.model_path}),
             }
         )

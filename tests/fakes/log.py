@@ -24,6 +24,7 @@ class FakeLog:
         self._up = True
         self._cluster = f"fake-{next(_clusters)}"
         self._topics: dict[str, list[list[Record]]] = {}
+        self._times: dict[tuple[str, int], list[float]] = {}
         self.committed: dict[tuple[str, str], dict[int, int]] = {}
 
     def ensure_topics(self, names: Iterable[str], partitions: int = 1) -> None:
@@ -31,16 +32,17 @@ class FakeLog:
             self._wanted[name] = partitions
             self._topic(name)
 
-    def send(self, topic: str, events: Sequence[tuple[str, bytes]]) -> list[tuple[int, int]]:
+    def send(self, topic: str, events: Sequence[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
         parts = self._topic(topic)
         for _, value in events:
-            if len(value) + 1024 > MAX_MESSAGE_BYTES:
-                raise MessageTooLarge(f"a message for {topic} has {len(value)} bytes")
+            if len(value or b"") + 1024 > MAX_MESSAGE_BYTES:
+                raise MessageTooLarge(f"a message for {topic} has {len(value or b'')} bytes")
         placed: list[tuple[int, int]] = []
         with self._changed:
             for key, value in events:
                 number = zlib.crc32(key.encode()) % len(parts)
-                parts[number].append(Record(topic, number, len(parts[number]), key, value))
+                parts[number].append(Record(topic, number, len(parts[number]), key, value))  # type: ignore[arg-type]
+                self._times.setdefault((topic, number), []).append(time.time())
                 placed.append((number, len(parts[number]) - 1))
             self._changed.notify_all()
         return placed
@@ -105,6 +107,10 @@ class FakeConsumer:
     def position(self) -> dict[int, int]:
         return dict(self._position)
 
+    def offsets_at(self, moment: float) -> dict[int, int]:
+        times = {number: self._log._times.get((self.topic, number), []) for number in self._position}
+        return {number: sum(at < moment for at in sent) for number, sent in times.items()}
+
     def close(self) -> None:
         pass
 
@@ -113,7 +119,7 @@ class FakeConsumer:
         for number, records in enumerate(self._log._topic(self.topic)):
             at = self._position[number]
             taken = records[at : at + max_records - len(found)]
-            found += taken
+            found += [record for record in taken if record.value is not None]
             self._position[number] = at + len(taken)
         return found
 

@@ -250,15 +250,15 @@ def test_a_retraction_during_a_release_is_told_the_truth(engine: Engine, monkeyp
     retract = threading.Thread(
         target=lambda: answers.append(retract_feedback(bench.engine, given, "anonymous", bench.clock))
     )
-    original = assembler_module._signals
+    original = assembler_module.read_signals
 
-    def read_then_wait(connection: sa.Connection, opened: Any) -> Any:
-        found = original(connection, opened)
+    def read_then_wait(connection: sa.Connection, opened: Any, watch: Any) -> Any:
+        found = original(connection, opened, watch)
         retract.start()
         retract.join(0.5)
         return found
 
-    monkeypatch.setattr(assembler_module, "_signals", read_then_wait)
+    monkeypatch.setattr(assembler_module, "read_signals", read_then_wait)
     bench.assembler.release_due()
     retract.join(20)
     (answer,) = answers
@@ -330,14 +330,14 @@ def test_a_second_assembler_cannot_release_what_the_first_did(bench: Bench, monk
     bench.rate()
     import feedback.assembler as module
 
-    read = module._open_generations
+    read = module.read_open
 
     def slow(connection: Any, episodes: Any) -> Any:
         found = read(connection, episodes)
         connection.execute(sa.update(generations).values(state="released"))  # what the other one did meanwhile
         return found
 
-    monkeypatch.setattr(module, "_open_generations", slow)
+    monkeypatch.setattr(module, "read_open", slow)
     with pytest.raises(ReleasedElsewhere):
         bench.assembler.join_new()
     assert bench.released() == []

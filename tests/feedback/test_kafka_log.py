@@ -83,6 +83,29 @@ def test_what_is_sent_is_read_in_order(rig: Rig) -> None:
     consumer.close()
 
 
+def test_a_tombstone_has_its_place_and_is_passed_over_by_who_reads(rig: Rig) -> None:
+    assert rig.log.send("x", [("a", b"1"), ("a", None), ("b", b""), ("c", b"2")]) == [(0, n) for n in range(4)]
+    consumer = rig.log.consumer("x", group="g", offsets=None)
+    assert [(r.key, r.value) for r in read(consumer, 3)] == [("a", b"1"), ("b", b""), ("c", b"2")]
+    assert consumer.position() == {0: 4}
+    consumer.close()
+
+
+def test_where_a_time_lies(rig: Rig) -> None:
+    consumer = rig.log.consumer("x", group="g", offsets=None)
+    assert consumer.offsets_at(time.time()) == {0: 0}
+    rig.log.send("x", [("k", b"1"), ("k", b"2")])
+    time.sleep(0.05)
+    between = time.time()
+    time.sleep(0.05)
+    rig.log.send("x", [("k", b"3")])
+    time.sleep(0.05)
+    assert consumer.offsets_at(0.0) == {0: 0}
+    assert consumer.offsets_at(between) == {0: 2}
+    assert consumer.offsets_at(time.time()) == {0: 3}
+    consumer.close()
+
+
 def test_poll_takes_no_more_than_asked(rig: Rig) -> None:
     rig.log.send("x", [("k", b"%d" % i) for i in range(5)])
     consumer = rig.log.consumer("x", group="g", offsets={})
@@ -228,12 +251,19 @@ class FakeAdmin:
         pass
 
 
-@pytest.mark.parametrize(("settings", "retention"), [({}, "-1"), ({"retention_days": 1.5}, "129600000")])
-def test_a_cluster_s_defaults_delete_nothing_that_is_unread(settings: dict[str, Any], retention: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "retention", "policy"),
+    [({}, "-1", "compact"), ({"retention_days": 1.5}, "129600000", "compact,delete")],
+)
+def test_a_cluster_s_defaults_delete_nothing_that_is_unread(
+    settings: dict[str, Any], retention: str, policy: str
+) -> None:
     log = KafkaLog("127.0.0.1:1", client_id="test", retention_ms=KafkaSettings(**settings).retention_ms)
     log._admin = admin = FakeAdmin()
     log.ensure_topics(["x"])
     configs = admin.created["x"]["configs"]
     assert configs["retention.ms"] == retention
-    assert (configs["retention.bytes"], configs["cleanup.policy"]) == ("-1", "delete")
+    assert (configs["retention.bytes"], configs["cleanup.policy"]) == ("-1", policy)
+    # What a tombstone was sent for is gone after a day at the latest.
+    assert configs["max.compaction.lag.ms"] == "86400000"
     log.close()

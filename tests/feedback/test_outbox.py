@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from feedback.assembler import Assembler
-from feedback.dead_letters import list_dead_letters, replay
+from feedback.dead_letters import CannotRetry, bury, list_dead_letters, retry, unretried
 from feedback.inbox import Submission, store_feedback
 from feedback.kafka_log import LogUnavailable, MessageTooLarge, Record
 from feedback.outbox import KEEP_PUBLISHED_SECONDS, OutboxRelay
@@ -186,7 +186,7 @@ def test_published_feedback_events_are_forgotten_after_a_while_and_trajectories_
     assert bench.states() == [("trajectories.v1", "published")]
 
 
-def test_a_dead_letter_goes_to_its_topic_and_comes_back_by_replay(bench: Bench) -> None:
+def test_a_dead_letter_goes_to_its_topic_and_is_put_back_once(bench: Bench) -> None:
     bench.assembler.store([Record("generations.v1", 0, 5, "k", b"{}")])
     bench.relay.publish()
     (letter,) = list_dead_letters(bench.engine)
@@ -194,14 +194,51 @@ def test_a_dead_letter_goes_to_its_topic_and_comes_back_by_replay(bench: Bench) 
     assert "inference_id" in letter["reason"]
     assert [record.value for record in bench.log.records("generations.v1.dlq")] == [b"{}"]
     name = letter["dead_letter_id"]
-    assert replay(bench.engine, bench.log, [name]) == [name]
-    assert replay(bench.engine, bench.log, [name]) == []
-    assert replay(bench.engine, bench.log, [name], again=True) == [name]
+    assert unretried(bench.engine) == [name]
+    assert retry(bench.engine, [name, name]) == [name]
+    bench.relay.publish()
+    assert retry(bench.engine, [name]) == []
+    bench.relay.publish()
+    assert [(record.key, record.value) for record in bench.log.records("generations.v1")] == [("k", b"{}")]
+    assert retry(bench.engine, [name], again=True) == [name]
+    bench.relay.publish()
     assert [(record.key, record.value) for record in bench.log.records("generations.v1")] == [("k", b"{}")] * 2
-    assert list_dead_letters(bench.engine) == []
+    assert list_dead_letters(bench.engine) == unretried(bench.engine) == []
     assert len(list_dead_letters(bench.engine, replayed=True)) == 1
-    with pytest.raises(KeyError, match="dl_none"):
-        replay(bench.engine, bench.log, ["dl_none"])
+    with pytest.raises(CannotRetry, match="dl_none"):
+        retry(bench.engine, ["dl_none"])
+
+
+def test_of_several_dead_letters_none_is_put_back_where_one_does_not_exist(bench: Bench) -> None:
+    bench.assembler.store([Record("generations.v1", 0, 5, "k", b"{}")])
+    (name,) = unretried(bench.engine)
+    with pytest.raises(CannotRetry):
+        retry(bench.engine, [name, "dl_none"])
+    assert unretried(bench.engine) == [name]
+
+
+def test_with_the_log_down_a_dead_letter_is_put_back_when_it_is_up(bench: Bench) -> None:
+    bench.assembler.store([Record("generations.v1", 0, 5, None, b"{}")])
+    (name,) = unretried(bench.engine)
+    retry(bench.engine, [name])
+    bench.log.stop()
+    with pytest.raises(LogUnavailable):
+        bench.relay.publish()
+    bench.log.start_empty()
+    bench.relay.publish()
+    assert [(record.key, record.value) for record in bench.log.records("generations.v1")] == [(name, b"{}")]
+
+
+def test_an_emptied_log_does_not_get_a_trajectory_that_was_put_back_again(bench: Bench) -> None:
+    """It would be buried a second time, under another id."""
+    with bench.engine.begin() as connection:
+        bury(connection, Record("trajectories.v1", 0, 7, "k", b"{}"), "not a trajectory", 1.0)
+    retry(bench.engine, unretried(bench.engine))
+    bench.relay.publish()
+    assert bench.published() == ["k"]
+    bench.log.stop()
+    bench.log.start_empty()
+    assert bench.new_relay().refill() == 0
 
 
 def test_the_event_in_the_record_is_the_event_on_the_log(bench: Bench) -> None:

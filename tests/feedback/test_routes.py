@@ -72,8 +72,7 @@ async def make(engine: Engine, database_url: str, tmp_path: Path) -> AsyncIterat
                 Settings(
                     data_dir=tmp_path,
                     database=DatabaseSettings(url=database_url),
-                    feedback=FeedbackSettings(metrics=METRICS),
-                    **settings,
+                    **({"feedback": FeedbackSettings(metrics=METRICS)} | settings),
                 ),
             )
         )
@@ -210,6 +209,36 @@ async def test_a_boolean_metric(service: Service) -> None:
         assert (await service.post(body)).status_code == 202
     with service.engine.connect() as connection:
         assert connection.execute(sa.select(feedback.c.value).order_by(feedback.c.seq)).scalars().all() == [1, 0, 1, 0]
+
+
+async def test_a_user_who_sends_too_much_is_429_with_retry_after_and_nobody_else(make: Make) -> None:
+    service = make(feedback=FeedbackSettings(user_per_minute=2))
+    body = {"inference_id": service.ids.issue(), "value": 1, "user": "ann"}
+    for status in (202, 202, 429, 429):
+        answered = await service.post(body)
+        assert answered.status_code == status
+    assert answered.headers["retry-after"] == "30"
+    assert answered.json()["error"] | {"message": ""} == {
+        "message": "", "type": "rate_limit_error", "param": None, "code": "rate_limited",
+    }  # fmt: skip
+    assert "feedback.user_per_minute" in answered.json()["error"]["message"]
+    many = await service.http.post("/v1/feedback/batch", json={"items": [body, body | {"user": "bob"}]})
+    assert [one["status"] for one in many.json()["results"]] == [429, 202]
+    assert (await service.post(body | {"dryrun": True})).status_code == 202
+    for _ in range(3):
+        assert (await service.post(body | {"user": None})).status_code == 202
+    assert service.count() == 6
+
+
+async def test_a_key_or_a_token_that_sends_too_much_is_429(make: Make) -> None:
+    service = make(api_keys=KEYS, feedback=FeedbackSettings(user_per_minute=1, key_per_minute=2))
+    inference_id = service.answer(api_key_id=key_id("ka"))
+    body = {"inference_id": inference_id, "value": 1}
+    assert [(await service.post(body, headers=bearer("ka"))).status_code for _ in range(3)] == [202, 202, 429]
+    other = {"inference_id": service.ids.issue(), "value": 1}
+    assert (await service.post(other, headers=bearer("kb"))).status_code == 202
+    token = {"x-feedback-token": service.ids.feedback_token(inference_id, time.time() + 60)}
+    assert [(await service.post(body, headers=token)).status_code for _ in range(2)] == [202, 429]
 
 
 async def test_a_body_that_is_too_large_is_413(service: Service) -> None:

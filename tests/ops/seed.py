@@ -119,6 +119,7 @@ def _add_versions(connection: Connection, history: History, folder: Path) -> Non
             "mismatch_mean": 0.031 + 0.004 * math.sin(one.update * 12.9),
             "mismatch_kl": 0.0020 + 0.0004 * math.sin(one.update * 78.2),
             "swap_seconds": 0.55,
+            "update": float(one.update),
         }
         state = "rejected" if one.rejected else "live" if one.update == live else "retired"
         rows.append(_version(one.update, _parent(one, kept), state, one.at, live_at=one.at + 2.5, metrics=metrics))

@@ -65,6 +65,30 @@ def test_downgrade_removes_everything(engine: Engine) -> None:
     assert database.current(engine) == database.head()
 
 
+def test_an_old_database_with_data_is_taken_to_the_newest_revision_and_back(engine: Engine) -> None:
+    database.upgrade(engine, "0004")
+    waiting = {"topic": "trajectories.v1", "key": "t1", "created_at": 1.0, "state": "waiting"}
+    letter = {
+        "dead_letter_id": "dl_1", "topic": "generations.v1", "partition": 0, "offset": 3, "value": b"x", "reason": "r",
+        "created_at": 1.0,
+    }  # fmt: skip
+    with engine.begin() as connection:
+        connection.execute(sa.insert(feedback.tables.outbox).values(waiting))
+        connection.execute(sa.insert(feedback.tables.dead_letters).values(letter))
+    database.upgrade(engine)
+    command.check(database.alembic_config(engine))
+    with engine.begin() as connection:
+        assert connection.execute(sa.select(feedback.tables.dead_letters.c.erased_at)).scalar_one() is None
+        long = {"topic": "generations.v1", "key": "k" * 290, "created_at": 2.0, "state": "waiting"}
+        connection.execute(sa.insert(feedback.tables.outbox).values(long))
+    database.downgrade(engine, "0004")
+    with engine.connect() as connection:
+        assert list(connection.scalars(sa.text("SELECT key FROM outbox"))) == ["t1"]
+        assert list(connection.scalars(sa.text("SELECT dead_letter_id FROM dead_letters"))) == ["dl_1"]
+    database.upgrade(engine)
+    command.check(database.alembic_config(engine))
+
+
 def test_a_newer_database_is_refused(engine: Engine) -> None:
     database.upgrade(engine)
     with engine.begin() as connection:
