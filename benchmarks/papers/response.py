@@ -18,8 +18,8 @@ from benchmarks.papers.training import Setup, train
 STEP = {"schedule": "cosine", "schedule_updates": 64}
 """Twice the updates of the service's default: the small policy takes about twice as many to learn a style."""
 WITH, WITHOUT = "response", "no response"
-STEADY_WITH, STEADY_WITHOUT = "response, one taste", "no response, one taste"
-CONSTANT = "no response, constant step"
+STEADY_WITH, STEADY_WITHOUT = "response on one taste", "no response on one taste"
+CONSTANT = "no response at a constant step"
 """So that the response is not only compared with a learner whose step has become small."""
 
 
