@@ -49,6 +49,18 @@ def test_extreme_ratios_leave_everything_finite():
     assert inputs.policy_logprobs.grad.tolist() == [0.0, 0.0]
 
 
+def test_trap_17_small_ratios_do_not_multiply_over_a_long_answer():
+    """2,000 tokens of ratio 1.1 each: a ratio of the whole sequence would be 1.1^2000, beyond any float."""
+    tokens = 2000
+    inputs = make_inputs([-1.0] * tokens, [-1.0 - math.log(1.1)] * tokens, [1.0] * tokens)
+    loss, metrics = sao_loss(inputs, epsilon_low=0.3, epsilon_high=5.0)
+    loss.backward()
+    assert metrics["policy/mask_ratio"] == 0.0
+    assert metrics["policy/ratio_max"] == pytest.approx(1.1)
+    assert inputs.policy_logprobs.grad is not None
+    assert inputs.policy_logprobs.grad.tolist() == pytest.approx([-1.1 / tokens] * tokens)
+
+
 def test_no_tokens_at_all():
     loss, metrics = sao_loss(make_inputs([], [], [], total=8), epsilon_low=0.3, epsilon_high=5.0)
     assert loss.item() == 0.0
