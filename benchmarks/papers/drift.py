@@ -10,7 +10,7 @@ from benchmarks.papers.lags import Lag
 from benchmarks.papers.runs import Job, Row
 from benchmarks.papers.statistics import Claim, judge_claim
 from benchmarks.papers.tasks import STYLES
-from benchmarks.papers.training import Setup, train
+from benchmarks.papers.training import Course, Setup, train
 from online_rl.demo.report import find_recovery
 
 OBJECTIVES: dict[str, tuple[str, dict[str, object]]] = {
@@ -50,14 +50,19 @@ def plan(options: Options) -> list[Job]:
 
 def work(job: Job, tick: Callable[[], None]) -> Row:
     course = train(job.setup, job.seed, tick)
-    phases: list[list[float]] = [[] for _ in job.setup.tastes]
+    return summarise(course) | measure_switches(split_phases(course, job.setup))
+
+
+def split_phases(course: Course, setup: Setup) -> list[list[float]]:
+    """The rewards of each taste's trajectories, in order."""
+    phases: list[list[float]] = [[] for _ in setup.tastes]
     for update, rewards in enumerate(course.rewards):
-        phases[job.setup.find_taste(update)] += rewards
-    return summarise(course) | measure_switches(phases)
+        phases[setup.find_taste(update)] += rewards
+    return phases
 
 
 def measure_switches(phases: Sequence[Sequence[float]]) -> Row:
-    """`phases`: the rewards of each taste's trajectories, in order.
+    """`phases`: what `split_phases` returns.
 
     After each switch: trajectories until the mean of 32 rewards is 90% of the best level that a phase before ended on,
     and the regret, the sum of level − reward over the phase. A phase that does not get there counts with all its

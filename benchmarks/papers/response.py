@@ -7,7 +7,7 @@ default; without the response it falls once.
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.papers.drift import KL, LAG, PHASE_UPDATES, PHASES, QUICK_PHASES, measure_switches
+from benchmarks.papers.drift import KL, LAG, PHASE_UPDATES, PHASES, QUICK_PHASES, measure_switches, split_phases
 from benchmarks.papers.experiment import Experiment, Options, by_seed, find_differences, summarise
 from benchmarks.papers.figures import draw_curves
 from benchmarks.papers.runs import Job, Row
@@ -50,16 +50,13 @@ def plan(options: Options) -> list[Job]:
 
 def work(job: Job, tick: Callable[[], None]) -> Row:
     course = train(job.setup, job.seed, tick)
-    phases: list[list[float]] = [[] for _ in job.setup.tastes]
-    for update, rewards in enumerate(course.rewards):
-        phases[job.setup.find_taste(update)] += rewards
     switches = len(job.setup.tastes) - 1
     row = summarise(course) | {
         "shifts": len(course.shifts),
         "false_shifts": max(0, len(course.shifts) - switches),
         "kept": [round(reaction.kept, 3) for reaction in course.reactions],
     }
-    return row | (measure_switches(phases) if switches else {})
+    return row | (measure_switches(split_phases(course, job.setup)) if switches else {})
 
 
 def judge(rows: Sequence[Row]) -> list[Claim]:

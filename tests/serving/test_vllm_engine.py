@@ -22,6 +22,8 @@ from tests.serving.conformance import PROMPT, Subject
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 GREEDY = SamplingParams(max_tokens=120, min_tokens=120, temperature=0.0, output_kind=RequestOutputKind.FINAL_ONLY)
+LONG = {"prompt_token_ids": [token % 1000 + 20 for token in range(300)]}
+"""Longer than a block of the prefix cache, which has 128 tokens on a CPU."""
 
 
 def make_params(max_tokens: int, stream: bool, logprobs: int | None) -> SamplingParams:
@@ -170,23 +172,27 @@ async def test_trap_16_truncated_sampling_leaves_the_captured_logprobs_those_of_
 async def test_trap_18_a_new_artifact_under_an_old_name_is_the_one_that_answers(
     engine: VllmEngine, versions: list[Version]
 ):
-    """And trap 1: nothing of the old one comes out of the prefix cache."""
+    """And trap 1: nothing of the old one comes out of the prefix cache, of which the prompt fills a block."""
     first, second = (version.folder / "adapter" for version in versions[:2])
+    params = SamplingParams(max_tokens=24, min_tokens=24, temperature=0.0, output_kind=RequestOutputKind.FINAL_ONLY)
     answers: list[list[int]] = []
     for name, folder in [("policy@v1", first), ("policy@v1", second), ("policy@v2", second)]:
         await engine.add_adapter(name, folder)
-        answers.append((await _answer(engine, GREEDY, name))[0])
+        answers += [(await _answer(engine, params, name, LONG))[0] for _ in range(2)]
         await engine.remove_adapter(name)
+    # Each asked twice, so that the second may come out of the cache.
+    assert answers[0::2] == answers[1::2]
+    answers = answers[1::2]
     assert answers[1] == answers[2]
     assert answers[0] != answers[1]
 
 
 async def _answer(
-    engine: VllmEngine, params: SamplingParams, adapter: str | None = None
+    engine: VllmEngine, params: SamplingParams, adapter: str | None = None, prompt: dict[str, list[int]] = PROMPT
 ) -> tuple[list[int], list[float]]:
     """The tokens of one answer, and their log-probabilities as they are captured."""
     lora = None if adapter is None else engine._adapters[adapter]
-    answers = [answer async for answer in engine._engine.generate(PROMPT, params, uuid4().hex, lora_request=lora)]
+    answers = [answer async for answer in engine._engine.generate(prompt, params, uuid4().hex, lora_request=lora)]
     part = answers[-1].outputs[0]
     rows = part.logprobs or []
     return list(part.token_ids), [row[token].logprob for row, token in zip(rows, part.token_ids, strict=False)]
