@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -179,6 +180,7 @@ async def test_trap_18_a_new_artifact_under_an_old_name_is_the_one_that_answers(
     for name, folder in [("policy@v1", first), ("policy@v1", second), ("policy@v2", second)]:
         await engine.add_adapter(name, folder)
         answers += [(await _answer(engine, params, name, LONG))[0] for _ in range(2)]
+        assert (await _ask(engine, params, name, LONG)).num_cached_tokens >= 256
         await engine.remove_adapter(name)
     # Each asked twice, so that the second may come out of the cache.
     assert answers[0::2] == answers[1::2]
@@ -191,11 +193,15 @@ async def _answer(
     engine: VllmEngine, params: SamplingParams, adapter: str | None = None, prompt: dict[str, list[int]] = PROMPT
 ) -> tuple[list[int], list[float]]:
     """The tokens of one answer, and their log-probabilities as they are captured."""
-    lora = None if adapter is None else engine._adapters[adapter]
-    answers = [answer async for answer in engine._engine.generate(prompt, params, uuid4().hex, lora_request=lora)]
-    part = answers[-1].outputs[0]
+    part = (await _ask(engine, params, adapter, prompt)).outputs[0]
     rows = part.logprobs or []
     return list(part.token_ids), [row[token].logprob for row, token in zip(rows, part.token_ids, strict=False)]
+
+
+async def _ask(engine: VllmEngine, params: SamplingParams, adapter: str | None, prompt: dict[str, list[int]]) -> Any:
+    lora = None if adapter is None else engine._adapters[adapter]
+    answers = [answer async for answer in engine._engine.generate(prompt, params, uuid4().hex, lora_request=lora)]
+    return answers[-1]
 
 
 def _exchanged(probe: Probe) -> Probe:
