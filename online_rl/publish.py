@@ -23,7 +23,7 @@ from online_rl.probes import choose_probes
 from online_rl.schemas import BASE_VERSION, MANIFEST, MERGED, PROBES, Manifest, Probe
 from online_rl.served_weights import score_served
 
-CANDIDATES = 8
+CANDIDATES = 4
 """Trajectories that probes are chosen among."""
 
 

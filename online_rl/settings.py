@@ -153,7 +153,7 @@ class LearnerSettings(BaseModel):
     """`cpu`, `cuda`, or `auto`."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of the learner on CPU, at low priority; 0: half of the cores, so that it never waits for the engine's."""
-    micro_batch_tokens: Annotated[int, Field(ge=128)] = 512
+    micro_batch_tokens: Annotated[int, Field(ge=128)] = 1024
     """Distinct tokens in one forward pass (shared prompts count once); a larger batch is split, to the same result."""
     max_tokens: Annotated[int, Field(ge=16)] = 2048
     """A longer trajectory is dropped and counted."""

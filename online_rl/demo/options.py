@@ -6,7 +6,7 @@ from pathlib import Path
 from online_rl.demo.styles import STYLES
 
 DEFAULT_PHASES = ("enthusiastic", "question", "concise")
-DEFAULT_PER_PHASE = 512
+DEFAULT_PER_PHASE = 416
 """Enough for the rarest taste to be learned (about 300) and for the KL guard to draw the style's excesses back in: at
 384 the answers had the style, but their likelihood and variety under the base model had not recovered yet."""
 MAX_ANSWERS = 8

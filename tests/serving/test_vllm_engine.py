@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 GREEDY = SamplingParams(max_tokens=120, min_tokens=120, temperature=0.0, output_kind=RequestOutputKind.FINAL_ONLY)
 LONG = {"prompt_token_ids": [token % 1000 + 20 for token in range(300)]}
-"""Longer than a block of the prefix cache, which has 128 tokens on a CPU."""
+"""Of several blocks of the prefix cache."""
 
 
 def make_params(max_tokens: int, stream: bool, logprobs: int | None) -> SamplingParams:
