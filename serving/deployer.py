@@ -11,7 +11,7 @@ from serving.rollout import Rollouts
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 RETRY_SECONDS = 2.0
 
 

@@ -18,8 +18,8 @@ from serving.capture import SampledSoFar
 
 GIB = 1 << 30
 CPU_BLOCK = 32
-"""Tokens of a block of the key-value cache on a CPU: the least that attention takes there. Only whole blocks of a prompt
-are shared between requests, and vLLM's 128 there leave nothing to share of a system prompt of 60 tokens."""
+"""Tokens of a block of the key-value cache on a CPU: the least that attention takes there. Only whole blocks of a
+prompt are shared between requests: with the 128 that vLLM takes there, nothing of a system prompt of 60 tokens."""
 _INTERNALS = ("request_states", "external_req_ids")
 
 

@@ -20,8 +20,8 @@ from online_rl.demo.topics import TRAINING_TOPICS
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 16
-"""Conversations open at a time: a batch of the learner, so that the engine decodes one together. With 14 the last two ran
-alone behind the others, at nearly the price of all."""
+"""Conversations open at a time: a batch of the learner, so that the engine decodes one together. With 14 the last two
+ran alone behind the others, at nearly the price of all."""
 STREAMED_SHARE = 0.5
 CHAT_TIMEOUT_S = 120.0
 FEEDBACK_TRIES = 12
