@@ -19,7 +19,8 @@ from sqlalchemy import Engine
 from feedback.assembler import Assembler
 from feedback.database import UNAVAILABLE, chunked, open_database, read_only
 from feedback.dead_letters import DLQ_SUFFIX
-from feedback.kafka_log import KafkaLog, LogUnavailable, Record
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable, Record
 from feedback.outbox import Handled, OutboxRelay
 from feedback.replays import Consumer, ReplayingConsumer
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC

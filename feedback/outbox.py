@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from feedback.database import chunked, read_only
 from feedback.dead_letters import DLQ_SUFFIX, ID_PREFIX
-from feedback.kafka_log import MessageTooLarge
+from feedback.log_contract import MessageTooLarge
 from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
 from feedback.tables import dead_letters, feedback, generations, outbox, trajectories
 from serving.schemas import GENERATIONS_TOPIC

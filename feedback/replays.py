@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from feedback.database import UNAVAILABLE, read_only
-from feedback.kafka_log import Record
+from feedback.log_contract import Record
 from feedback.schemas import TRAJECTORIES_TOPIC
 from feedback.tables import replays
 from serving.schemas import GENERATIONS_TOPIC
@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 
 
 class Consumer(Protocol):
-    """What a replay needs of a topic's consumer (`feedback.kafka_log.LogConsumer`)."""
+    """What a replay needs of a topic's consumer (`feedback.kafka_consumer.LogConsumer`)."""
 
     @property
     def emptied(self) -> int: ...

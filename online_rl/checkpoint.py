@@ -18,8 +18,8 @@ from torch import Tensor
 
 from online_rl.baselines import BaselineState
 from online_rl.divergence import GuardState
-from online_rl.drift import DriftState
 from online_rl.drift_events import Recovery, Shift
+from online_rl.drift_state import DriftState
 from online_rl.durable_files import discard_folder, disk_errors, finish_folder, hash_folder, start_folder
 from online_rl.reaction import Reaction
 

@@ -95,8 +95,3 @@ class _Rest(NamedTuple):
     @property
     def mean(self) -> float:
         return self.total / self.number
-
-
-def level(values: Sequence[float], split: int, window: int) -> float:
-    """Mean of at most `window` values before `split`."""
-    return fmean(values[max(0, split - window) : split])

@@ -11,7 +11,9 @@ import torch
 
 from feedback.database import UNAVAILABLE, open_database
 from feedback.dead_letters import bury
-from feedback.kafka_log import KafkaLog, LogConsumer, LogUnavailable
+from feedback.kafka_consumer import LogConsumer
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable
 from feedback.replays import ReplayingConsumer
 from feedback.schemas import TRAJECTORIES_TOPIC, Message
 from online_rl.base_model import choose_device, choose_dtype, choose_threads, find_model

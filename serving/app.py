@@ -11,7 +11,8 @@ from ray import serve
 from ray.serve import Application
 
 from feedback.database import ANY_FAULT, open_database
-from feedback.kafka_log import KafkaLog, LogUnavailable, MessageTooLarge
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable, MessageTooLarge
 from online_rl.config import Settings
 from online_rl.registry import Registry
 from serving.artifact import describe_base

@@ -15,7 +15,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from feedback.database import DatabaseUnavailable, check_database, open_database
-from feedback.kafka_log import KafkaLog, LogUnavailable
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable
 from online_rl.config import Settings
 from online_rl.service.base_model import BaseModelError, check_model_folder
 from online_rl.service.broker import HOST, BrokerError, find_broker

@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from feedback.kafka_log import MAX_MESSAGE_BYTES, LogUnavailable, MessageTooLarge, Record
+from feedback.log_contract import MAX_MESSAGE_BYTES, LogUnavailable, MessageTooLarge, Record
 
 _clusters = itertools.count()
 

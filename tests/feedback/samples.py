@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from feedback.kafka_log import Record
+from feedback.log_contract import Record
 from serving.schemas import Generation, Sampling, VersionSpan
 
 

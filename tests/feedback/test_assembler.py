@@ -18,7 +18,7 @@ from feedback.assembler import Assembler
 from feedback.assembler_main import handled_by_learner
 from feedback.database import open_database
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import Record
+from feedback.log_contract import Record
 from feedback.lookup import retract_feedback
 from feedback.release import ReleasedElsewhere
 from feedback.schemas import FeedbackIn, Trajectory

@@ -18,7 +18,8 @@ from feedback.assembler import Assembler
 from feedback.assembler_main import DRAIN_SECONDS, POLL_RECORDS, AssemblerLoop, handled_by_learner, run_assembler
 from feedback.database import open_database
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import KafkaLog, LogUnavailable
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable
 from feedback.outbox import OutboxRelay
 from feedback.schemas import FeedbackIn, Trajectory
 from feedback.tables import feedback, generations, outbox, trajectories

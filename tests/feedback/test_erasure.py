@@ -14,7 +14,7 @@ from feedback.assembler import Assembler
 from feedback.dead_letters import CannotRetry, retry
 from feedback.erasure import Erased, Eraser
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import Record
+from feedback.log_contract import Record
 from feedback.lookup import find_inference
 from feedback.outbox import OutboxRelay
 from feedback.schemas import FeedbackIn

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from feedback.kafka_log import KafkaLog, LogUnavailable, MessageTooLarge, Record
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable, MessageTooLarge, Record
 from feedback.settings import KafkaSettings
 from tests.fakes.log import FakeLog
 from tests.feedback.brokers import Broker, free_port
@@ -259,7 +260,7 @@ def test_a_cluster_s_defaults_delete_nothing_that_is_unread(
     settings: dict[str, Any], retention: str, policy: str
 ) -> None:
     log = KafkaLog("127.0.0.1:1", client_id="test", retention_ms=KafkaSettings(**settings).retention_ms)
-    log._admin = admin = FakeAdmin()
+    log._topics._admin = admin = FakeAdmin()
     log.ensure_topics(["x"])
     configs = admin.created["x"]["configs"]
     assert configs["retention.ms"] == retention

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from feedback.assembler import Assembler
 from feedback.dead_letters import CannotRetry, bury, list_dead_letters, retry, unretried
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import LogUnavailable, MessageTooLarge, Record
+from feedback.log_contract import LogUnavailable, MessageTooLarge, Record
 from feedback.outbox import KEEP_PUBLISHED_SECONDS, OutboxRelay
 from feedback.schemas import FeedbackIn, Trajectory
 from feedback.settings import FeedbackSettings

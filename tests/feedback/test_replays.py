@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from feedback.assembler import Assembler
 from feedback.assembler_main import GROUP, AssemblerLoop
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import LogUnavailable
+from feedback.log_contract import LogUnavailable
 from feedback.outbox import OutboxRelay
 from feedback.replays import ReplayingConsumer, read_replay, request_replay
 from feedback.schemas import FeedbackIn

@@ -42,7 +42,7 @@ class LogAway(Exception):
 
 
 class FakeSource:
-    """Reads a FakeLog as `feedback.kafka_log.LogConsumer` reads Kafka."""
+    """Reads a FakeLog as `feedback.kafka_consumer.LogConsumer` reads Kafka."""
 
     def __init__(self, log: FakeLog, position: int) -> None:
         self._log = log

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from online_rl.change_points import find_fall
-from online_rl.drift import DriftMonitor, DriftState
+from online_rl.drift import DriftMonitor
 from online_rl.drift_events import Recovery, Shift
+from online_rl.drift_state import DriftState
 from online_rl.settings import DriftSettings
 
 

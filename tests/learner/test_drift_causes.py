@@ -9,8 +9,9 @@ from online_rl.attribution import attribute
 from online_rl.change_points import WINDOW, find_mix_change
 from online_rl.cohorts import MAX_VALUES, find_cohorts, find_prompt, name_length
 from online_rl.detectors import DetectorMissing, make_detector
-from online_rl.drift import DriftMonitor, DriftState
+from online_rl.drift import DriftMonitor
 from online_rl.drift_events import Recovery, Shift
+from online_rl.drift_state import DriftState
 from online_rl.prompt_clusters import REFERENCE, PromptClusters
 from online_rl.settings import DriftSettings
 from tests.learner.tiny import make_trajectory

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feedback.kafka_log import KafkaLog, LogUnavailable
+from feedback.kafka_log import KafkaLog
+from feedback.log_contract import LogUnavailable
 from online_rl.service.broker import BrokerError, EmbeddedBroker, free_port
 from tests.service.running import wait_for
 

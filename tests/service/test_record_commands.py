@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from feedback.assembler import Assembler
 from feedback.database import open_database
 from feedback.inbox import Submission, store_feedback
-from feedback.kafka_log import Record
+from feedback.log_contract import Record
 from feedback.schemas import FeedbackIn
 from feedback.settings import FeedbackSettings
 from feedback.tables import feedback, generations, outbox, replays, trajectories

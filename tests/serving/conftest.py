@@ -15,7 +15,8 @@ import feedback.tables
 import online_rl.tables
 import serving.tables
 from feedback.database import open_database
-from feedback.kafka_log import KafkaLog, LogConsumer
+from feedback.kafka_consumer import LogConsumer
+from feedback.kafka_log import KafkaLog
 from feedback.settings import DatabaseSettings
 from online_rl.config import Settings
 from online_rl.registry import Registry
