@@ -33,7 +33,11 @@ class LogConsumer:
         self._identity = topics.identity(topic)
         self._checked = time.monotonic()
         self._consumer = clients.open_consumer(group)
-        self._assign(offsets)
+        try:
+            self._assign(offsets)
+        except LogUnavailable:
+            self.close()
+            raise
 
     @property
     def identity(self) -> str:

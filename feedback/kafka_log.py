@@ -43,7 +43,8 @@ class KafkaLog:
         """Append `events` ((key, value) each) and wait until all replicas in sync have them.
 
         No value is a tombstone: what was sent before with that key is to go. Returns (partition, offset) of each, in
-        order. Raises LogUnavailable (some may have been appended) or MessageTooLarge (nothing was appended).
+        order. Raises LogUnavailable (some may have been appended) or MessageTooLarge (of a batch that the limit lets
+        through and the broker does not, the others may have been).
         """
         return self._producers.send(topic, events)
 

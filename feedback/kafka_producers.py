@@ -68,5 +68,5 @@ def require_sendable(topic: str, events: Sequence[tuple[str, bytes | None]]) -> 
     """Raises MessageTooLarge where the log would not take one of `events` ((key, value) each)."""
     for key, value in events:
         size = len(value or b"")
-        if len(key) + size + 1024 > MAX_MESSAGE_BYTES:
+        if len(key.encode()) + size + 1024 > MAX_MESSAGE_BYTES:
             raise MessageTooLarge(f"a message for {topic} has {size} bytes, the limit is {MAX_MESSAGE_BYTES}")

@@ -7,8 +7,11 @@ from online_rl.demo.styles import STYLES
 
 DEFAULT_PHASES = ("enthusiastic", "question", "concise")
 DEFAULT_PER_PHASE = 416
-"""Enough for the rarest taste to be learned (about 300) and for the KL guard to draw the style's excesses back in: at
-384 the answers had the style, but their likelihood and variety under the base model had not recovered yet."""
+"""Enough for the rarest taste to be learned, which took up to 300 in all trials, and for some to see that it stays."""
+HELD_OUT_ANSWERS = 2
+"""To each held-out question: fewer make the judge's verdict a matter of luck."""
+QUICK_HELD_OUT_ANSWERS = 1
+"""A quick run's marks do not ask for the verdict."""
 MAX_ANSWERS = 8
 QUICK_PHASES = ("enthusiastic",)
 QUICK_PER_PHASE = 192
@@ -67,6 +70,11 @@ class DemoOptions:
         if self.per_phase is not None:
             return self.per_phase
         return QUICK_PER_PHASE if self.quick else DEFAULT_PER_PHASE
+
+    @property
+    def held_out_answers(self) -> int:
+        """To each held-out question."""
+        return QUICK_HELD_OUT_ANSWERS if self.quick else HELD_OUT_ANSWERS
 
     @property
     def folder(self) -> Path:

@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 OPEN_BATCHES = 2
 """Batches of trajectories that may be open, see `online_rl.demo.pacing`."""
-HELD_OUT_ANSWERS = 2
-"""To each held-out question: fewer make the judge's verdict a matter of luck."""
 DRAIN_SECONDS = 60.0
 """At the end: how long the learner may go without progress before its rest is left alone."""
 
@@ -212,7 +210,7 @@ class DemoRun:
         await self.users.run_phase(index, name, len(rewards), self.options.trajectories, rated)
 
     async def _ask_held_out(self, version: int | None = None) -> list[JudgedAnswer]:
-        """`HELD_OUT_ANSWERS` to each held-out question, none of them trained on. Raises DemoError where one fails."""
+        """`held_out_answers` to each held-out question, none of them trained on. Raises DemoError where one fails."""
         gate = asyncio.Semaphore(self.settings.serving.max_num_seqs)  # the fewer rounds of decoding the better
 
         async def ask(topic: str) -> JudgedAnswer:
@@ -227,7 +225,7 @@ class DemoRun:
                 await asyncio.sleep(2.0)
             raise DemoError("a held-out question was not answered in 10 tries; see the service's logs")
 
-        return list(await asyncio.gather(*map(ask, HELD_OUT_TOPICS * HELD_OUT_ANSWERS)))
+        return list(await asyncio.gather(*map(ask, HELD_OUT_TOPICS * self.options.held_out_answers)))
 
     async def _judge(self, index: int, before: asyncio.Task[None] | None) -> None:
         """Score one phase's held-out answers and write the report so far; the phases are judged one by one."""

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from online_rl.config import load_settings
 from online_rl.demo import runner, users
-from online_rl.demo.options import DemoError, DemoOptions
+from online_rl.demo.options import HELD_OUT_ANSWERS, QUICK_HELD_OUT_ANSWERS, DemoError, DemoOptions
 from online_rl.demo.progress import FILE, Progress, open_progress
 from online_rl.demo.report import Report
-from online_rl.demo.runner import HELD_OUT_ANSWERS, DemoRun, choose_api_key
+from online_rl.demo.runner import DemoRun, choose_api_key
 from online_rl.demo.topics import HELD_OUT_TOPICS
 from tests.demo.stub_service import StubService
 
@@ -206,6 +206,7 @@ def test_bad_flags_are_named(changes: dict[str, object], flag: str) -> None:
 
 def test_quick_is_one_short_phase() -> None:
     options = DemoOptions(quick=True)
+    assert (options.held_out_answers, DemoOptions().held_out_answers) == (QUICK_HELD_OUT_ANSWERS, HELD_OUT_ANSWERS)
     assert options.phase_names == ("enthusiastic",)
     assert options.trajectories <= 192
 

@@ -34,8 +34,8 @@ class FakeLog:
 
     def send(self, topic: str, events: Sequence[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
         parts = self._topic(topic)
-        for _, value in events:
-            if len(value or b"") + 1024 > MAX_MESSAGE_BYTES:
+        for key, value in events:
+            if len(key.encode()) + len(value or b"") + 1024 > MAX_MESSAGE_BYTES:
                 raise MessageTooLarge(f"a message for {topic} has {len(value or b'')} bytes")
         placed: list[tuple[int, int]] = []
         with self._changed:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from feedback.kafka_log import KafkaLog
-from feedback.log_contract import LogUnavailable, MessageTooLarge, Record
+from feedback.log_contract import MAX_MESSAGE_BYTES, LogUnavailable, MessageTooLarge, Record
 from feedback.settings import KafkaSettings
 from tests.fakes.log import FakeLog
 from tests.feedback.brokers import Broker, free_port
@@ -219,6 +219,8 @@ def test_a_log_that_is_down_says_so_everywhere_and_works_again_when_it_is_back(r
 def test_a_message_beyond_the_limit_is_refused_before_anything_is_sent(rig: Rig) -> None:
     with pytest.raises(MessageTooLarge):
         rig.log.send("x", [("k", b"small"), ("k", bytes(17 * 1024 * 1024))])
+    with pytest.raises(MessageTooLarge):  # a character of the key may take four bytes
+        rig.log.send("x", [("\N{GRINNING FACE}" * 200_000, bytes(MAX_MESSAGE_BYTES - 400_000))])
     assert rig.log.end_offsets("x") == {0: 0}
 
 
