@@ -23,8 +23,8 @@ from online_rl.probes import choose_probes
 from online_rl.schemas import BASE_VERSION, MANIFEST, MERGED, PROBES, Manifest, Probe
 from online_rl.served_weights import score_served
 
-CANDIDATES = 4
-"""Trajectories that probes are chosen among."""
+CANDIDATES = 6
+"""Trajectories that probes are chosen among; each is scored under both versions, most of what publishing costs."""
 
 
 class Publisher:

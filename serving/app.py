@@ -22,7 +22,8 @@ from serving.replica_store import ReplicaStore
 from serving.schemas import GENERATIONS_TOPIC
 from serving.service import Parts, PolicyService
 from serving.spool import Spool, claim_slot
-from serving.vllm_engine import EngineOptions, VllmEngine, runs_on_cpu, set_environment
+from serving.vllm_engine import VllmEngine
+from serving.vllm_options import EngineOptions, runs_on_cpu, set_environment
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The only module that imports vLLM: builds the engine and its OpenAI application, and the verbs the swap needs.
+"""The engine: vLLM's own, its OpenAI application, what is captured of it, and the verbs the swap needs.
 
 Written against vLLM 0.32. What it reads of the engine's insides (the output processor's running requests) is guarded
 by `check_engine_internals`, so that another version fails at start and not in the data. What is hung into the
@@ -9,103 +9,17 @@ import asyncio
 import os
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serving import engine_wait
 from serving.capture import SampledSoFar
+from serving.vllm_options import EngineOptions, parse_arguments, set_environment, use_one_process
 
-GIB = 1 << 30
-CPU_BLOCK = 32
-"""Tokens of a block of the key-value cache on a CPU: the least that attention takes there. Only whole blocks of a
-prompt are shared between requests: with the 128 that vLLM takes there, nothing of a system prompt of 60 tokens."""
 _INTERNALS = ("request_states", "external_req_ids")
 
 
 class EngineError(RuntimeError):
     """The engine refused a verb. The message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """What the engine is started with."""
-
-    model: Path
-    model_name: str
-    max_model_len: int
-    max_num_seqs: int
-    kv_cache_gib: float
-    cpu_threads: str
-    adapters: int = 0
-    """Adapters that may be loaded together; 0 starts the engine without LoRA, which is faster on CPU."""
-    adapter_rank: int = 16
-    extra: dict[str, str | int | float | bool] = field(default_factory=dict)
-
-
-def set_environment(options: EngineOptions) -> None:
-    """Environment that vLLM reads at import or start: call before anything imports it."""
-    os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0"
-    os.environ["VLLM_SERVER_DEV_MODE"] = "0"
-    os.environ.pop("VLLM_API_KEY", None)
-    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # whole GiB only, and it would win over our own setting
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = options.cpu_threads
-
-
-def runs_on_cpu() -> bool:
-    """Whether this vLLM serves on the CPU."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether this CPU does it in hardware. Emulated it is slower than float32: 58 against 105 tokens/s at 12 streams
-    on two cores with AVX-512 alone."""
-    import torch
-
-    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-
-
-def parse_arguments(options: EngineOptions) -> Namespace:
-    """The arguments of ``vllm serve`` for `options`. Raises EngineError for one that vLLM does not know."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    arguments: dict[str, str | int | float | bool] = {
-        "model": str(options.model),
-        "served-model-name": options.model_name,
-        "max-model-len": options.max_model_len,
-        "max-num-seqs": options.max_num_seqs,
-        "disable-uvicorn-access-log": True,
-    }
-    if runs_on_cpu():
-        os.environ.setdefault(engine_wait.VARIABLE, "0")
-        arguments["dtype"] = "auto" if multiplies_bfloat16() else "float32"
-        arguments["kv-cache-memory-bytes"] = int(options.kv_cache_gib * GIB)
-        arguments["block-size"] = CPU_BLOCK
-        arguments["enforce-eager"] = True  # reloading weights under a compiled model is unproven on CPU
-    if options.adapters:
-        arguments |= {
-            "enable-lora": True,
-            "max-loras": options.adapters,
-            "max-cpu-loras": options.adapters,
-            "max-lora-rank": options.adapter_rank,
-        }
-    arguments |= {name.replace("_", "-"): value for name, value in options.extra.items()}
-    line: list[str] = []
-    for name, value in arguments.items():
-        if value is True:
-            line.append(f"--{name}")
-        elif value is False:
-            line.append(f"--no-{name}")
-        else:
-            line += [f"--{name}", str(value)]
-    try:
-        return Namespace(**vars(make_arg_parser(FlexibleArgumentParser()).parse_args(line)))
-    except SystemExit:
-        raise EngineError("serving.engine_args holds an argument that `vllm serve` does not take") from None
 
 
 class VllmEngine:
@@ -130,9 +44,10 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         arguments = parse_arguments(options)
-        engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.OPENAI_API_SERVER
-        )
+        usage = UsageContext.OPENAI_API_SERVER
+        config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(usage)
+        with use_one_process(config):
+            engine = AsyncLLM.from_vllm_config(config, usage_context=usage)
         check_engine_internals(engine)
         await engine.reset_mm_cache()
         return cls(engine, arguments)

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from serving import engine_wait
-from serving.vllm_engine import EngineOptions, parse_arguments, set_environment
+from serving.vllm_options import EngineOptions, parse_arguments, set_environment
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks.chat import connect
 from online_rl.demo.service_process import ServiceProcess
-from serving.vllm_engine import EngineOptions
+from serving.vllm_options import EngineOptions
 
 START_SECONDS = 600.0
 STOP_SECONDS = 60.0

@@ -24,7 +24,8 @@ from serving.schemas import GENERATIONS_TOPIC, Generation
 from serving.service import Parts, PolicyService
 from serving.settings import ServingSettings, SwapSettings
 from serving.spool import Spool
-from serving.vllm_engine import EngineOptions, VllmEngine
+from serving.vllm_engine import VllmEngine
+from serving.vllm_options import EngineOptions
 
 DELIVERY_SECONDS = 120.0
 MODEL_NAME = "policy"

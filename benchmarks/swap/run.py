@@ -21,7 +21,7 @@ from online_rl.merged_weights import WEIGHTS
 from online_rl.schemas import ADAPTER
 from serving.schemas import Generation
 from serving.settings import SwapSettings
-from serving.vllm_engine import EngineOptions
+from serving.vllm_options import EngineOptions
 
 Mode = Literal["lora", "merged"]
 

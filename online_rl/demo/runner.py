@@ -19,7 +19,7 @@ from online_rl.demo.progress import Progress, open_progress
 from online_rl.demo.report import Report, describe_commit, describe_machine, find_recovery, summarise_phase, write_json
 from online_rl.demo.service_process import ServiceProcess
 from online_rl.demo.topics import HELD_OUT_TOPICS
-from online_rl.demo.users import Rating, ServiceClient, Users
+from online_rl.demo.users import CONCURRENCY, Rating, ServiceClient, Users
 from online_rl.demo.view import View, ViewState, print_report
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class DemoRun:
 
     async def _ask_held_out(self, version: int | None = None) -> list[JudgedAnswer]:
         """`held_out_answers` to each held-out question, none of them trained on. Raises DemoError where one fails."""
-        gate = asyncio.Semaphore(self.settings.serving.max_num_seqs)  # the fewer rounds of decoding the better
+        gate = asyncio.Semaphore(CONCURRENCY)
 
         async def ask(topic: str) -> JudgedAnswer:
             for _ in range(10):

@@ -104,13 +104,6 @@ def start_part(part: Part, settings: Settings, bootstrap_servers: str, logs: Pat
     return actor.remote(part, settings, bootstrap_servers, logs)
 
 
-def wait_started(actor: Any, seconds: float) -> None:
-    """Until the part's process is there, for at most `seconds`; one that fails is started again by Ray."""
-    import ray
-
-    ray.wait([actor.pid.remote()], timeout=seconds)
-
-
 def stop_parts(actors: list[Any], seconds: float) -> None:
     """Let every part end what it does, all at the same time, for at most `seconds`."""
     import ray

@@ -30,6 +30,7 @@ def prepare_environment(settings: Settings) -> None:
     os.environ["RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"] = "true"  # noqa: SIM112
     # Ray would start `logical_cpus` Python processes at once, while the engine needs the cores to load.
     os.environ["RAY_enable_worker_prestart"] = "0"  # noqa: SIM112
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
     # Serve's controller looks at everything that often; at its default of 0.1 s this took 6% of a core (AMD EPYC).
     os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5")
     # Ray runs its workers at niceness 15; here only the learner gives way to others.

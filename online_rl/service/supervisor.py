@@ -19,7 +19,7 @@ from online_rl.config import Settings
 from online_rl.heartbeat import beat
 from online_rl.registry import Registry
 from online_rl.service import cluster, database
-from online_rl.service.actors import PARTS, Part, start_part, stop_parts, wait_started
+from online_rl.service.actors import PARTS, Part, start_part, stop_parts
 from online_rl.service.broker import BrokerError, EmbeddedBroker
 from online_rl.service.checks import before_start
 from online_rl.service.log_bounds import bound_logs
@@ -125,7 +125,7 @@ class Supervisor:
             self._deploy_policy,
             self._deploy_rest,
             lambda: self._start_parts(others),
-            lambda: self._wait_for(cluster.POLICY),
+            self._wait_for_applications,
             lambda: self._start_parts(learner),
         ):
             if self.stopping:
@@ -157,32 +157,28 @@ class Supervisor:
 
         cluster.deploy({cluster.POLICY: policy_application(self.settings, self.bootstrap_servers)})
 
-    def _wait_for(self, application: str) -> None:
-        cluster.wait_running({application}, self._say_application, self._stop.is_set, START_SECONDS)
+    def _wait_for_applications(self) -> None:
+        cluster.wait_running(set(cluster.ROUTES), self._say_application, self._stop.is_set, START_SECONDS)
 
     def _say_application(self, name: str) -> None:
         self._serving = self._serving or name == cluster.POLICY
         self._say_ready(name)
 
     def _deploy_rest(self) -> None:
-        """One after the other, beside the policy, which takes longest and whose first answer is waited for: all at once
-        they would take its core while it loads."""
         from feedback.app import feedback_application, inferences_application
         from online_rl.dashboard.app import ops_application
 
-        for name, application in (
-            ("feedback", feedback_application(self.settings)),
-            ("inferences", inferences_application(self.settings)),
-            ("operations", ops_application(self.settings)),
-        ):
-            cluster.deploy({name: application})
-            self._wait_for(name)
+        cluster.deploy(
+            {
+                "feedback": feedback_application(self.settings),
+                "inferences": inferences_application(self.settings),
+                "operations": ops_application(self.settings),
+            }
+        )
 
     def _start_parts(self, parts: list[Part]) -> None:
         for part in parts:
-            actor = start_part(part, self.settings, self.bootstrap_servers, self.logs)
-            self._actors[part.name] = actor
-            wait_started(actor, START_SECONDS)
+            self._actors[part.name] = start_part(part, self.settings, self.bootstrap_servers, self.logs)
 
     def _say_ready(self, name: str) -> None:
         self._say(f"{name:<12} ready after {time.monotonic() - self.started_at:5.1f} s")

@@ -16,7 +16,6 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was ended, in order."""
     ended: list[str] = []
     monkeypatch.setattr(supervisor, "start_part", lambda part, *_: part.name)
-    monkeypatch.setattr(supervisor, "wait_started", lambda _actor, _seconds: None)
     monkeypatch.setattr(supervisor, "stop_parts", lambda actors, _seconds: ended.extend(actors))
     monkeypatch.setattr(cluster, "stop_policy", lambda: ended.append("policy"))
     monkeypatch.setattr(cluster, "stop_ray", lambda: ended.append("ray"))

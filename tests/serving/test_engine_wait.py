@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving import engine_wait, vllm_engine
+from serving import engine_wait, vllm_options
 
 
 def make_queues(argument: str = "busy_loop_s") -> SimpleNamespace:
@@ -64,7 +64,7 @@ def test_only_an_engine_on_a_cpu_asks_for_it_and_a_length_of_ones_own_stays(monk
     monkeypatch.delenv(engine_wait.VARIABLE, raising=False)
     if before is not None:
         monkeypatch.setenv(engine_wait.VARIABLE, before)
-    monkeypatch.setattr(vllm_engine, "runs_on_cpu", lambda: on_cpu)
-    options = vllm_engine.EngineOptions(Path("model"), "policy", 128, 4, 1.0, "auto")
-    vllm_engine.parse_arguments(options)
+    monkeypatch.setattr(vllm_options, "runs_on_cpu", lambda: on_cpu)
+    options = vllm_options.EngineOptions(Path("model"), "policy", 128, 4, 1.0, "auto")
+    vllm_options.parse_arguments(options)
     assert os.environ.pop(engine_wait.VARIABLE, None) == after
