@@ -21,8 +21,9 @@ Equal for both: model, dtype, lengths, memory and prefix caching of the key-valu
 engine's threads bind to, one API process, and the requests, which are never repeated and ask for no log-probabilities.
 Not equal: ours goes through Ray Serve's proxy (`--set serving.haproxy=true` for HAProxy), has the engine give the
 sampled token's log-probability, signs ids, and spools, sends and stores what was sampled; its engine is one process
-where vLLM's is two, which wait for each other spinning for a second (`--plain-sleeps` lets plain's sleep). What the rest of our service does
-while nothing is asked of it burdens both, since both are loaded: `background_cores` says how much that is.
+where vLLM's is two, which wait for each other spinning for a second (`--plain-sleeps` lets plain's sleep). What the
+rest of our service does while nothing is asked of it burdens both, since both are loaded: `background_cores` says how
+much that is.
 """
 
 import argparse
