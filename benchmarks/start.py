@@ -4,7 +4,8 @@
 
     python -m benchmarks.start --runs 3 --json start.json
 
-The first start only warms the disk's cache and is not counted. Each start gets an empty data folder. The answer has at most 16 tokens.
+The first start only warms the disk's cache and is not counted. Each start gets an empty data folder. The answer has
+at most 16 tokens.
 """
 
 import argparse
