@@ -49,6 +49,7 @@ class LearnerState(BaseModel):
     value_updates: int
     entropy_skips: int = 0
     schedule_start: int = 0
+    kl_to_base: float = 0.0
     version: int
     """The newest version published; the row of this update in `updates` says the same."""
     published_update: int = 0

@@ -194,7 +194,7 @@ class LearnerLoop:
             self._unrecorded, self._unsaved = self._unsaved, None
         self._record()
         if self._unpublished is not None:
-            self._candidates.publish(self.updates, self._trainer.kl_to_base, self._unpublished)
+            self._candidates.publish(self.updates, self._trainer.counters.kl_to_base, self._unpublished)
             self._intake.commit()
             self._unpublished = None
 
@@ -292,7 +292,7 @@ class LearnerLoop:
         self._trainer.load(tensors)
         if state.objective == self._settings.objective:
             self._trainer.load_baseline(state.baseline)
-        self._trainer.kl_to_base = state.metrics.get("policy/kl_to_base", 0.0)
+        self._trainer.counters.kl_to_base = state.kl_to_base
         self.rolled_back = f"update {made} went back to the weights of update {good}: {excess}"
         logger.error("%s (%d in a row); %d trajectories are dropped", self.rolled_back, streak, len(batch))
         metrics = {"guard/streak": float(streak), "guard/rolled_back_to": float(good)}
@@ -316,6 +316,7 @@ class LearnerLoop:
             value_updates=counters.value_updates,
             entropy_skips=counters.entropy_skips,
             schedule_start=counters.schedule_start,
+            kl_to_base=counters.kl_to_base,
             version=version,
             published_update=self._candidates.published_update,
             offsets=self._intake.offsets() if counters.updates else {},
@@ -356,4 +357,5 @@ def restore_counters(state: LearnerState) -> Counters:
         value_updates=state.value_updates,
         entropy_skips=state.entropy_skips,
         schedule_start=state.schedule_start,
+        kl_to_base=state.kl_to_base,
     )

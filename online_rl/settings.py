@@ -110,6 +110,9 @@ class LearnerSettings(BaseModel):
     """Subtract the batch's mean from the advantages of a value model, which lags behind a shift of taste."""
     kl_coefficient: NonNegative = 0.03
     """β: weight in the loss of KL(policy ‖ frozen base), exact over the vocabulary, a token."""
+    kl_free: NonNegative = 0.2
+    """Nats a token that the policy may be away from the base without being pulled back; from twice that on it is pulled
+    in full. 0: always in full."""
     entropy_floor: NonNegative = 0.0
     """Below this mean entropy (nats a token) an update is skipped and counted; 0 switches it off."""
     guard_updates: Annotated[int, Field(ge=0)] = 3

@@ -27,6 +27,7 @@ from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.batch_advantages import center, estimate_gae, spread_advantages
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
+from online_rl.kl_guard import guard_weight
 from online_rl.policy_model import Policy
 from online_rl.schedule import schedule_learning_rate
 from online_rl.settings import LearnerSettings
@@ -52,6 +53,8 @@ class Counters:
     entropy_skips: int = 0
     schedule_start: int = 0
     """The update at which the policy's schedule began (anew)."""
+    kl_to_base: float = 0.0
+    """Mean of KL(π ‖ base) over the action tokens of the last update's batch, before that update; nats a token."""
 
 
 class Trainer:
@@ -72,8 +75,6 @@ class Trainer:
         self.residuals: list[float | None] = []
         """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
         the update; None in the first update, whose values know nothing, and without a value model."""
-        self.kl_to_base = 0.0
-        """Of the last update's batch, before the update: mean of logπ − logπ_base, nats a token."""
         decay = settings.weight_decay
         self._policy_optimizer = NamedAdam(
             policy.parameters(), learning_rate=settings.learning_rate, weight_decay=decay
@@ -231,11 +232,13 @@ class Trainer:
         self._policy_optimizer.zero_grad()
         parts: list[PolicyPart] = []
         total = 0.0
+        settings = self.settings
+        guard = guard_weight(self.counters.kl_to_base, coefficient=settings.kl_coefficient, free=settings.kl_free)
         for part, advantages in zip(batch.packs, all_advantages, strict=True):
             scores = self.policy.score(part.pack, self.policy.base_hidden(part.pack))
             objective, _ = self.objective.loss(objective_inputs(part, scores.logprobs, advantages, batch))
             # Exact over the vocabulary, not estimated on the sampled tokens: see docs/adr/0001-exact-kl-guard.md.
-            loss = objective + self.settings.kl_coefficient * scores.kl.sum() / batch.total_tokens
+            loss = objective + guard * scores.kl.sum() / batch.total_tokens
             loss.backward()
             total += loss.item()
             parts.append(PolicyPart(detach_scores(scores), advantages, part))
@@ -248,10 +251,11 @@ class Trainer:
             entropies=torch.cat([part.scores.entropies for part in parts]),
             advantages=torch.cat([part.advantages for part in parts]),
         )
-        self.kl_to_base = metrics["policy/kl_to_base"]
+        self.counters.kl_to_base = metrics["policy/kl_to_base"]
         metrics |= self._describe_objective(parts, batch)
         rate = schedule_learning_rate(self.counters.updates - self.counters.schedule_start, self.settings)
         metrics |= {"policy/loss": total, "policy/grad_norm": norm, "policy/skipped": 0.0, "policy/learning_rate": rate}
+        metrics["policy/kl_weight"] = guard
         if metrics["policy/entropy"] < self.settings.entropy_floor:
             self.counters.entropy_skips += 1
             return metrics | {"policy/skipped": 1.0}

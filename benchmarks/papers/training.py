@@ -38,6 +38,7 @@ SETTINGS: dict[str, object] = {
     "schedule": "constant",
     "value_model": "lora",
     "kl_coefficient": 0.0,
+    "kl_free": 0.0,
     "lora_rank": 16,
     "lora_alpha": 32.0,
     "micro_batch_tokens": 4096,

@@ -1,49 +1,45 @@
-"""The divergence from the base model: exact over the vocabulary, with its gradient formed in the forward pass."""
-
-import math
+"""The guard lets the policy go a little way, and holds it from there on."""
 
 import pytest
 import torch
 
-from online_rl.token_scores import score_tokens
+from online_rl.kl_guard import guard_weight
+from online_rl.settings import LearnerSettings
+from online_rl.trainer import Trainer
+from tests.learner.tiny import SETTINGS, make_trainer, make_trajectory
 
 
-def test_kl_of_two_tokens_by_hand():
-    weight = torch.eye(2)
-    hidden = torch.tensor([[math.log(3.0), 0.0]])
-    reference = torch.tensor([[0.0, 0.0]])
-    scores = score_tokens(hidden, weight, None, torch.tensor([1]), reference)
-    # p = (3/4, 1/4), q = (1/2, 1/2): KL = 3/4 ln(3/2) + 1/4 ln(1/2)
-    assert scores.kl.item() == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
-    assert scores.reference_logprobs.item() == pytest.approx(math.log(0.5))
-    assert scores.logprobs.item() == pytest.approx(math.log(0.25))
+@pytest.mark.parametrize(
+    ("divergence", "weight"), [(0.0, 0.0), (0.2, 0.0), (0.3, 0.015), (0.35, 0.0225), (0.4, 0.03), (7.0, 0.03)]
+)
+def test_none_up_to_the_free_divergence_and_all_of_it_from_twice_that_on(divergence: float, weight: float):
+    assert guard_weight(divergence, coefficient=0.03, free=0.2) == pytest.approx(weight)
 
 
-def test_no_divergence_from_itself_and_none_without_a_reference():
-    hidden, weight = torch.randn(5, 4), torch.randn(7, 4)
-    targets = torch.arange(5)
-    assert score_tokens(hidden, weight, None, targets, hidden).kl.abs().max() < 1e-6
-    alone = score_tokens(hidden, weight, None, targets)
-    assert alone.kl.tolist() == [0.0] * 5
-    assert alone.reference_logprobs.isnan().all()
+@pytest.mark.parametrize("divergence", [0.0, 0.01, 5.0])
+def test_with_nothing_free_it_is_always_the_coefficient(divergence: float):
+    assert guard_weight(divergence, coefficient=0.03, free=0.0) == 0.03
 
 
-def test_the_gradient_is_that_of_autograd():
+def drift_away(model_folder, free: float) -> tuple[Trainer, list[float]]:
+    """A policy that left the base, trained on answers worth nothing, good or bad: only the guard can move it."""
+    changes = {"objective": "naive", "kl_free": free, "kl_coefficient": 1.0, "learning_rate": 5e-3}
+    settings = LearnerSettings.model_validate(SETTINGS.model_dump() | changes)
+    trainer = make_trainer(model_folder, settings)
     torch.manual_seed(0)
-    hidden = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-    reference, weight, bias = torch.randn(6, 4).double(), torch.randn(9, 4).double(), torch.randn(9).double()
-    targets = torch.arange(6)
-    upstream = torch.randn(2, 6)
+    for parameter in trainer.policy.parameters().values():
+        parameter.data.normal_(std=0.05)
+    batch = [make_trajectory(number, reward=0.0) for number in range(8)]
+    return trainer, [trainer.update(batch)["policy/kl_to_base"] for _ in range(12)]
 
-    def plainly(hidden):
-        p = torch.nn.functional.linear(hidden, weight, bias).log_softmax(-1)
-        q = torch.nn.functional.linear(reference, weight, bias).log_softmax(-1)
-        return p.gather(-1, targets[:, None])[:, 0], (p.exp() * (p - q)).sum(-1)
 
-    scores = score_tokens(hidden, weight, bias, targets, reference)
-    ((scores.logprobs * upstream[0]).sum() + (scores.kl * upstream[1]).sum()).backward()
-    got, hidden.grad = hidden.grad, None
-    logprobs, kl = plainly(hidden)
-    ((logprobs * upstream[0]).sum() + (kl * upstream[1]).sum()).backward()
-    torch.testing.assert_close(scores.kl.double(), kl, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(got, hidden.grad, rtol=1e-5, atol=1e-6)
+def test_a_policy_within_its_bounds_is_left_alone(model_folder):
+    trainer, divergences = drift_away(model_folder, free=100.0)
+    assert divergences[0] > 1e-3
+    assert divergences == [divergences[0]] * 12
+    assert trainer.update([make_trajectory(0, reward=0.0)])["policy/kl_weight"] == 0.0
+
+
+def test_a_policy_beyond_its_bounds_is_pulled_back(model_folder):
+    _, divergences = drift_away(model_folder, free=1e-6)
+    assert divergences[-1] < 0.5 * divergences[0]

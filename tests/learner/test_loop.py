@@ -281,7 +281,7 @@ def test_a_version_too_far_from_the_base_is_held_back(tmp_path, model_folder):
     for parameter in service.trainer.policy.parameters().values():
         parameter.data.fill_(0.05)
     assert service.loop.round()
-    assert service.trainer.kl_to_base > 1e-6
+    assert service.trainer.counters.kl_to_base > 1e-6
     (_, held_back) = service.registry.list()
     assert held_back.state is VersionState.REJECTED
     assert held_back.reason is not None

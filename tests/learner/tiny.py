@@ -23,6 +23,7 @@ SETTINGS = LearnerSettings(
     learning_rate=1e-2,
     value_learning_rate=1e-2,
     schedule="constant",
+    kl_free=1e-6,  # so that each update depends on the divergence of the one before
     value_model="lora",
     lora_rank=2,
     lora_alpha=4.0,
