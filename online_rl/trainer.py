@@ -25,9 +25,9 @@ from online_rl.adam import NamedAdam
 from online_rl.baselines import Baseline, BaselineState, make_baseline
 from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.batch_advantages import center, estimate_gae, spread_advantages
+from online_rl.kl_guard import guard_weight
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
 from online_rl.packing import Pack
-from online_rl.kl_guard import guard_weight
 from online_rl.policy_model import Policy
 from online_rl.schedule import schedule_learning_rate
 from online_rl.settings import LearnerSettings
