@@ -72,8 +72,18 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## Run the service with simulated users who change their taste (ARGS=--quick for the short one)
 	$(BIN)/online-rl demo $(ARGS)
 
-test: setup ## Run all tests
+# What starts an engine, a service or a browser takes the machine for itself; the rest shares the cores.
+ALONE := engine or service or browser
+
+test: setup ## Run all tests, or those that ARGS names
+ifeq ($(strip $(ARGS)),)
+	status=0
+	$(BIN)/python -m pytest -q --durations=25 -n logical -m "not ($(ALONE))" --must-pass postgres || status=1
+	$(BIN)/python -m pytest -q --durations=25 -m "$(ALONE)" --must-pass engine,service,browser || status=1
+	exit $$status
+else
 	$(BIN)/python -m pytest -q --durations=25 $(ARGS)
+endif
 
 check: setup ## Lint, formatting, types, import rules
 	$(BIN)/ruff check .

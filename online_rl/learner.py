@@ -181,7 +181,7 @@ def adopt_value(trainer: Trainer, base_sha256: str, settings: Settings, restored
             raise PretrainedValueError(f"{NAME} in data_dir belongs to another base model; remove it or pretrain again")
         if found.sha256 != taken:
             try:
-                trainer.load_value(found.tensors)
+                trainer.value.load_model(found.tensors)
             except (KeyError, RuntimeError) as error:
                 raise PretrainedValueError(
                     f"{NAME} in data_dir was made under another learner.value_model, value_attention or lora_rank; "
@@ -189,7 +189,7 @@ def adopt_value(trainer: Trainer, base_sha256: str, settings: Settings, restored
                 ) from error
             taken = found.sha256
             logger.info("the value model begins with the pretrained weights of %s", settings.data_dir / NAME)
-    trainer.value_is_ready = taken is not None and settings.learner.pretrained_value == "use"
+    trainer.value.is_ready = taken is not None and settings.learner.pretrained_value == "use"
     return taken
 
 

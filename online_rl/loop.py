@@ -40,7 +40,8 @@ from online_rl.reaction import Reaction
 from online_rl.registry import Registry
 from online_rl.responder import Responder
 from online_rl.settings import LearnerSettings, ResponseSettings
-from online_rl.trainer import Counters, Trainer, UpdateFailed, UpdateUnwanted
+from online_rl.trainer import Counters, Trainer
+from online_rl.update_errors import UpdateFailed, UpdateUnwanted
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@
                              ▼
      base ─► policy      logπ ─► objective + β·KL(π ‖ base) ─► step
 
-The forward pass of the first value update also gives the values for the advantages, and the policy's forward pass
-also gives the log-probabilities of the KL guard and of all figures: nothing is computed twice.
+The policy's forward pass also gives the log-probabilities of the KL guard and of all figures, as that of the first
+value update gives the values: nothing is computed twice.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,21 +27,14 @@ from online_rl.batch import Batch, TrainingPack, make_batch
 from online_rl.batch_advantages import center, estimate_gae, spread_advantages
 from online_rl.kl_guard import guard_weight
 from online_rl.objectives import Objective, ObjectiveInputs, make_objective
-from online_rl.packing import Pack
 from online_rl.policy_model import Policy
 from online_rl.schedule import schedule_learning_rate
 from online_rl.settings import LearnerSettings
 from online_rl.token_scores import Scores
-from online_rl.update_metrics import describe_groups, describe_policy, describe_trajectories, describe_values
-from online_rl.value_model import Values, value_loss
-
-
-class UpdateFailed(RuntimeError):
-    """A loss or a gradient was not finite. Weights and optimisers are as before the update."""
-
-
-class UpdateUnwanted(Exception):
-    """What was trained on must not have been. Weights and optimisers are as before the update."""
+from online_rl.update_errors import UpdateFailed, UpdateUnwanted, require_finite
+from online_rl.update_metrics import describe_groups, describe_policy, describe_trajectories
+from online_rl.value_learner import ValueLearner
+from online_rl.value_model import Values
 
 
 @dataclass
@@ -68,25 +61,15 @@ class Trainer:
         self.baseline: Baseline | None = make_baseline(settings)
         if self.objective.needs.value_model and value is None:
             raise ValueError(f"learner.objective = {settings.objective} needs a value model and got none")
-        self.value = value if self.objective.needs.value_model else None
+        self.value: ValueLearner | None = None
+        if value is not None and self.objective.needs.value_model:
+            self.value = ValueLearner(value, settings)
         self.counters = Counters()
-        self.value_is_ready = False
-        """Whether the value model was pretrained, which makes its warm-up unnecessary."""
         self.residuals: list[float | None] = []
-        """Of the trajectories of the last update, in their order: mean over the action tokens of return − value before
-        the update; None in the first update, whose values know nothing, and without a value model."""
-        decay = settings.weight_decay
+        """Of the trajectories of the last update, see `ValueUpdate`; None of each without a value model."""
         self._policy_optimizer = NamedAdam(
-            policy.parameters(), learning_rate=settings.learning_rate, weight_decay=decay
+            policy.parameters(), learning_rate=settings.learning_rate, weight_decay=settings.weight_decay
         )
-        self._value_optimizer: NamedAdam | None = None
-        if self.value is not None:
-            self._value_optimizer = NamedAdam(
-                self.value.parameters(),
-                learning_rate=settings.value_learning_rate,
-                weight_decay=decay,
-                momentum=settings.value_momentum,
-            )
 
     def update(
         self,
@@ -146,87 +129,21 @@ class Trainer:
     ) -> tuple[list[Tensor], dict[str, float]]:
         """``[T]`` of each pack: by the value model, which learns first, or against the baseline of the whole batch."""
         if self.baseline is None:
-            values, metrics = self._update_value(
-                batch, self.settings.value_updates if value_updates is None else value_updates
-            )
-            pairs = zip(batch.packs, values, strict=True)
-            advantages = [estimate_gae(part, found, self.settings) for part, found in pairs]
+            assert self.value is not None
+            steps = self.settings.value_updates if value_updates is None else value_updates
+            learned = self.value.update(batch, steps, first=self.counters.updates == 0)
+            self.counters.value_updates += learned.steps
+            self.residuals = learned.residuals
+            pairs = zip(batch.packs, learned.values, strict=True)
+            advantages = [estimate_gae(part, values, self.settings) for part, values in pairs]
             if not self.settings.center_advantages:
-                return advantages, metrics
+                return advantages, learned.metrics
             centred, offset = center(advantages)
-            return centred, metrics | {"advantage/offset": offset}
+            return centred, learned.metrics | {"advantage/offset": offset}
         self.residuals = [None] * batch.total_trajectories
         if not all(math.isfinite(trajectory.reward) for trajectory in trajectories):
             raise UpdateFailed("a reward is not finite; the step was not taken")
         return spread_advantages(batch, self.baseline.advantages(trajectories)), {}
-
-    def _update_value(self, batch: Batch, value_updates: int) -> tuple[list[Tensor], dict[str, float]]:
-        """`value_updates` of them, after the warm-up where it is the first; values of each pack for the advantages.
-
-        They are ``[T]``, or ``[U]`` where a pack has a stretch.
-        """
-        if self.counters.updates == 0 and not self.value_is_ready:
-            for _ in range(self.settings.value_warmup):
-                self._step_value(batch, [])
-        stretched = self._stretched_values(batch)
-        before: list[Tensor] = []
-        losses: list[float] = []
-        norms: list[float] = []
-        for step in range(value_updates):
-            values, loss, norm = self._step_value(batch, before)
-            losses.append(loss)
-            norms.append(norm)
-            if step == 0:
-                before = values
-        if not before or self.settings.advantages_from == "after":
-            after = self._values(part.pack for part in batch.packs)
-            stretched = self._stretched_values(batch)
-        else:
-            after = before
-        self.residuals = (
-            find_residuals(batch, before) if self.counters.updates and before else [None] * batch.total_trajectories
-        )
-        metrics = describe_values(
-            values=torch.cat(before or after),
-            returns=torch.cat([part.returns for part in batch.packs]),
-            losses=losses,
-            norms=norms,
-        )
-        return stretched or after, metrics
-
-    @torch.no_grad()
-    def _values(self, packs: Iterable[Pack]) -> list[Tensor]:
-        assert self.value is not None
-        return [self.value.values(pack) for pack in packs]
-
-    def _stretched_values(self, batch: Batch) -> list[Tensor]:
-        """``[U]`` of each pack at observation tokens too; [] where advantages do not look at those."""
-        return self._values(part.stretch.pack for part in batch.packs if part.stretch is not None)
-
-    def _step_value(self, batch: Batch, before: Sequence[Tensor]) -> tuple[list[Tensor], float, float]:
-        """One value update; returns the values it started from, its loss and its gradient norm."""
-        assert self.value is not None
-        assert self._value_optimizer is not None
-        self._value_optimizer.zero_grad()
-        found: list[Tensor] = []
-        total = 0.0
-        for index, part in enumerate(batch.packs):
-            values = self.value.values(part.pack)
-            loss = value_loss(
-                values,
-                part.returns,
-                total_tokens=batch.total_tokens,
-                before=before[index] if before else values.detach(),
-                clip=self.settings.value_clip,
-            )
-            loss.backward()
-            total += loss.item()
-            found.append(values.detach())
-        norm = self._value_optimizer.clip(self.settings.max_grad_norm)
-        require_finite("value", total, norm)
-        self._value_optimizer.step()
-        self.counters.value_updates += 1
-        return found, total, norm
 
     def _update_policy(self, batch: Batch, all_advantages: Sequence[Tensor]) -> dict[str, float]:
         self._policy_optimizer.zero_grad()
@@ -282,9 +199,9 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """Everything that training changes, by name; the tensors in use."""
         policy = {f"policy/{name}": tensor for name, tensor in self._policy_optimizer.tensors().items()}
-        if self._value_optimizer is None:
+        if self.value is None:
             return policy
-        return policy | {f"value/{name}": tensor for name, tensor in self._value_optimizer.tensors().items()}
+        return policy | {f"value/{name}": tensor for name, tensor in self.value.tensors().items()}
 
     def take_back(self, kept: float) -> None:
         """Move the policy towards the base model, so that the share `kept` of what was learned stays."""
@@ -297,19 +214,14 @@ class Trainer:
     def forget_moments(self) -> None:
         """Of all optimisers: what they remember of the past gradients."""
         self._policy_optimizer.forget_moments()
-        if self._value_optimizer is not None:
-            self._value_optimizer.forget_moments()
-
-    def load_value(self, parameters: Mapping[str, Tensor]) -> None:
-        """Set the value model's parameters; its optimiser begins anew. Raises KeyError or RuntimeError as `load`."""
-        assert self._value_optimizer is not None, "the objective keeps no value model"
-        self._value_optimizer.load({f"parameter/{name}": tensor for name, tensor in parameters.items()})
+        if self.value is not None:
+            self.value.forget_moments()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set what `tensors` returned before. Raises KeyError or RuntimeError where a name or shape differs."""
-        for prefix, optimizer in (("policy/", self._policy_optimizer), ("value/", self._value_optimizer)):
-            if optimizer is not None:
-                optimizer.load({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        for prefix, trained in (("policy/", self._policy_optimizer), ("value/", self.value)):
+            if trained is not None:
+                trained.load({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
 
     def baseline_state(self) -> BaselineState:
         """What the baseline remembers of past rewards, JSON-able; part of every checkpoint beside `tensors`."""
@@ -345,19 +257,3 @@ def objective_inputs(part: TrainingPack, logprobs: Tensor, advantages: Tensor, b
         total_tokens=batch.total_tokens,
         total_trajectories=batch.total_trajectories,
     )
-
-
-def find_residuals(batch: Batch, values: Sequence[Tensor]) -> list[float | None]:
-    """Mean of return − value over the action tokens of each trajectory, in the order of the batch."""
-    found: list[float | None] = [None] * batch.total_trajectories
-    for part, part_values in zip(batch.packs, values, strict=True):
-        residuals = (part.returns - part_values).split(part.pack.lengths.tolist())
-        for member, residual in zip(part.pack.members, residuals, strict=True):
-            found[member] = float(residual.mean())
-    return found
-
-
-def require_finite(area: str, loss: float, norm: float) -> None:
-    """Raise UpdateFailed unless both are finite."""
-    if not torch.isfinite(torch.tensor([loss, norm])).all():
-        raise UpdateFailed(f"{area} update: loss {loss}, gradient norm {norm}; the step was not taken")

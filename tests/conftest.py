@@ -6,12 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-REQUIRED_MARKERS = ("engine", "service", "browser", "postgres")
 passed: Counter[str] = Counter()
+"""Tests that passed, by marker. Where several processes share the tests, of all of them."""
 
 
 def under_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--must-pass",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="MARKER,MARKER",
+        help="under CI, fail unless a test with each of these markers passed",
+    )
 
 
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -23,11 +33,9 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport() -> Iterator[None]:
     report = yield
     forbid_skip(report)
-    if report.when == "call" and report.passed:
-        passed.update(mark.name for mark in item.iter_markers())
     return report
 
 
@@ -38,10 +46,15 @@ def pytest_make_collect_report() -> Iterator[None]:
     return report
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        passed.update(report.keywords)
+
+
 def missing_markers(config: pytest.Config) -> list[str]:
-    """Markers of which no test passed, where the whole suite was asked for."""
-    whole = config.args == config.getini("testpaths") and not config.option.keyword and not config.option.markexpr
-    return [name for name in REQUIRED_MARKERS if passed[name] == 0] if whole and under_ci() else []
+    """Markers of which no test passed, of those that must."""
+    is_part = hasattr(config, "workerinput")  # its controller counts
+    return [name for name in config.option.must_pass if passed[name] == 0] if under_ci() and not is_part else []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

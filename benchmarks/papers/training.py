@@ -21,7 +21,8 @@ from online_rl.pretraining import pretrain
 from online_rl.reaction import Reaction
 from online_rl.responder import Responder
 from online_rl.settings import DriftSettings, LearnerSettings, ResponseSettings
-from online_rl.trainer import Trainer, UpdateFailed
+from online_rl.trainer import Trainer
+from online_rl.update_errors import UpdateFailed
 
 BATCH = 16
 """Trajectories of one update."""
@@ -132,8 +133,8 @@ def train(setup: Setup, seed: int, tick: Tick = lambda: None, watch: Watch | Non
         if trainer.value is None:
             raise ValueError(f"pretraining: objective {setup.objective} has no value model; set it to 0")
         fixed = simulator.collect(task, setup.pretraining, Lag("constant", 0))
-        pretrain(trainer.value, fixed, trainer.settings, device=trainer.policy.device)
-        trainer.value_is_ready = True
+        pretrain(trainer.value.model, fixed, trainer.settings, device=trainer.policy.device)
+        trainer.value.is_ready = True
     watcher = None if setup.response is None else Watcher(trainer, reacts=setup.response)
     for update in range(setup.updates):
         batch = simulator.collect(_task_at(setup, update), BATCH, setup.lag, setup.group_size)

@@ -35,7 +35,7 @@ def make_still_trainer(folder, weights, dtype):
     choice = with_settings(policy_weights=weights, value_model=weights, **STILL)
     trainer = Trainer(*build_models(folder, CPU, dtype, choice), choice)
     torch.manual_seed(1)
-    for name, parameter in [*trainer.policy.parameters().items(), *trainer.value.parameters().items()]:
+    for name, parameter in [*trainer.policy.parameters().items(), *trainer.value.model.parameters().items()]:
         if "lora_B" in name or name == "head.weight":
             torch.nn.init.normal_(parameter, std=0.1)
     return trainer
@@ -43,8 +43,9 @@ def make_still_trainer(folder, weights, dtype):
 
 def gradients(trainer, trajectories, max_tokens):
     batch = make_batch(trajectories, max_tokens=max_tokens, gamma=1.0)
-    values, _, norm = trainer._step_value(batch, [])
-    found = {f"value/{name}": tensor for name, tensor in trainer._value_optimizer.gradients().items()}
+    values, _, norm = trainer.value._step(batch, [])
+    trainer.counters.kl_to_base = 1.0  # the guard pulls in full, whatever was measured last
+    found = {f"value/{name}": tensor for name, tensor in trainer.value.gradients().items()}
     pairs = zip(batch.packs, values, strict=True)
     advantages = [estimate_gae(part, part_values, trainer.settings) for part, part_values in pairs]
     metrics = trainer._update_policy(batch, advantages)

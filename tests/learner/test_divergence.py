@@ -9,7 +9,7 @@ import torch
 from online_rl.divergence import GuardState, find_excess, follow, has_diverged
 from online_rl.learner import run_round
 from online_rl.tables import drops, trainings, updates
-from online_rl.trainer import UpdateFailed
+from online_rl.update_errors import UpdateFailed
 from tests.learner.fakes import FakeLog
 from tests.learner.harness import make_service
 from tests.learner.tiny import SETTINGS, make_trajectories

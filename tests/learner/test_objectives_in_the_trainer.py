@@ -12,7 +12,8 @@ from online_rl.learner import BaseChanged
 from online_rl.objectives import OBJECTIVES
 from online_rl.settings import LearnerSettings
 from online_rl.tables import drops, updates
-from online_rl.trainer import Trainer, UpdateFailed
+from online_rl.trainer import Trainer
+from online_rl.update_errors import UpdateFailed
 from tests.learner.fakes import FakeLog
 from tests.learner.harness import make_service
 from tests.learner.tiny import SETTINGS, VOCABULARY, make_models, make_trainer, make_trajectories, make_trajectory

@@ -110,7 +110,7 @@ def test_what_nothing_can_be_learned_from_is_refused(model_folder, trajectories,
 def pretrained(tmp_path, model_folder):
     """A data folder with pretrained weights, and the value of each of them."""
     trainer = make_trainer(model_folder)
-    weights = {name: torch.randn_like(p) for name, p in trainer.value.parameters().items()}
+    weights = {name: torch.randn_like(p) for name, p in trainer.value.model.parameters().items()}
     save_pretrained(tmp_path, weights, hash_file(model_folder / "model.safetensors"))
     return weights
 
@@ -125,7 +125,7 @@ def adopt(trainer, folder, model_folder, restored=None, **learner):
 
 
 def holds(trainer, weights):
-    return all(torch.equal(p, weights[name]) for name, p in trainer.value.parameters().items())
+    return all(torch.equal(p, weights[name]) for name, p in trainer.value.model.parameters().items())
 
 
 def test_the_learner_begins_with_it_and_says_so(tmp_path, model_folder, pretrained, caplog):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from online_rl.settings import LearnerSettings
-from online_rl.trainer import UpdateFailed
+from online_rl.update_errors import UpdateFailed
 from serving.schemas import VersionSpan
 from tests.learner.tiny import SETTINGS, make_trainer, make_trajectories, make_trajectory
 

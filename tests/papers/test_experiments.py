@@ -240,7 +240,7 @@ def test_values_are_pretrained_before_the_first_update(policy_folder: Path, monk
     monkeypatch.setattr(training, "START", 16)
     monkeypatch.setattr(training, "pretrain", lambda value, fixed, settings, device: calls.append(len(fixed)))
     setup = Setup("sao", task="sorting", lag=Lag("constant", 0), updates=1, pretraining=32)
-    train(setup, 3, watch=lambda trainer, batch, version: calls.append(trainer.value_is_ready))
+    train(setup, 3, watch=lambda trainer, batch, version: calls.append(trainer.value.is_ready))
     assert calls == [32, True]
 
 
@@ -252,7 +252,7 @@ def test_every_value_setting_reaches_the_trainer(policy_folder: Path) -> None:
     )
     assert frozen.value is not None
     assert trained.value is not None
-    assert frozen.value.parameters().keys() < trained.value.parameters().keys()
+    assert frozen.value.model.parameters().keys() < trained.value.model.parameters().keys()
 
 
 def test_throughput_claims_are_ratios_of_paired_seeds() -> None:
