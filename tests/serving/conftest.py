@@ -27,6 +27,10 @@ from tests.feedback.brokers import Broker
 from tests.serving.artifacts import Version, Workshop
 
 
+TOOLS: dict[str, str | int | float | bool] = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+"""What vLLM wants to be told before it takes a request with tools."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,7 +86,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(Path(Settings().model_path), tmp_path_factory.mktemp("versions"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Iterator[Policy]:
     begun = time.monotonic()
     folder = tmp_path_factory.mktemp("policy")
@@ -90,7 +94,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Iter
         settings = Settings(
             data_dir=folder,
             models_dir=Settings().models_dir.absolute(),
-            serving=ServingSettings(port=free_port(), max_model_len=512),
+            serving=ServingSettings(port=free_port(), max_model_len=512, engine_args=TOOLS),
             swap=SwapSettings(drain_seconds=2.0),
             database=DatabaseSettings(url=f"sqlite:///{folder}/test.db"),
         )

@@ -18,9 +18,9 @@ from tests.serving.conftest import Policy
 
 pytestmark = pytest.mark.engine
 
-BATCH = 20
+BATCH = 50
 """Conversations held at a time: one alone leaves most of the engine idle."""
-BATCHES = 10
+BATCHES = 4
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=24)
 
 
