@@ -21,6 +21,7 @@ from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.lineage import NothingKnown
 from online_rl.dashboard.live_status import StatusFeed
+from online_rl.dashboard.measured import Limits
 from online_rl.dashboard.policy_client import PolicyClient
 from online_rl.dashboard.probes import probe_routes
 from online_rl.registry import IllegalTransition, Registry, UnknownVersion
@@ -75,7 +76,7 @@ def create_app(
     )
     registry = Registry(engine)
     feed = StatusFeed(engine, started_at=time.time() if started_at is None else started_at)
-    app.include_router(probe_routes(feed, PolicyClient(http)))
+    app.include_router(probe_routes(engine, Limits.of(settings), feed, PolicyClient(http)))
     rights = UserRights(engine, settings)
     app.include_router(admin_routes(engine, registry, RegistryDeliveries(registry), feed, rights))
     app.mount("/dashboard", PageFiles(directory=STATIC, html=True), name="dashboard")

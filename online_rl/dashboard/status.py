@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from online_rl.dashboard.flow import Flow
+
 
 class PartStatus(BaseModel):
     """The last that one part said of itself."""
@@ -50,6 +52,9 @@ class Status(BaseModel):
     """`joined`, `waiting`, `late`, `orphaned` … → number."""
     answers_dropped: dict[str, int]
     """Why answers did not become trajectories → number."""
+    dead_letters: int = 0
+    """Messages that could not be handled, those put back since included."""
+    flow: Flow = Flow()
     parts: dict[str, PartStatus]
     seconds: float
     """Since the service was started."""
