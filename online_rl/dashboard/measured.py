@@ -70,11 +70,11 @@ def read_measured(engine: Engine) -> Measured:
         .order_by(recent.c.version.desc())
         .limit(VERSIONS)
     )
-    by_state = sa.select(policy_versions.c.state, sa.func.count()).group_by(policy_versions.c.state)
+    by_state = sa.select(policy_versions.c.state, sa.func.count().label("versions")).group_by(policy_versions.c.state)
     with read_only(engine).connect() as connection:
         newest = connection.scalar(sa.select(updates.c.metrics).order_by(updates.c.update.desc()).limit(1))
         return Measured(
             update=newest or {},
             version_rewards=tuple(VersionReward(**row._mapping) for row in connection.execute(by_version)),
-            versions_by_state={state: number for state, number in connection.execute(by_state)},
+            versions_by_state={row.state: row.versions for row in connection.execute(by_state)},
         )

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,9 @@ def promtool() -> Promtool:
     if path is None:
         message = "no promtool on the path; install Debian's package prometheus"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-    return lambda *arguments, **options: subprocess.run(
-        [path, *map(str, arguments)],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        **options,
-    )
+
+    def run(*arguments: Any, **options: Any) -> "subprocess.CompletedProcess[str]":
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.run([path, *map(str, arguments)], check=False, **output, **options)
+
+    return run
