@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
-from feedback.tables import feedback, outbox, trajectories
+from feedback.tables import dead_letters, feedback, outbox, trajectories
 from online_rl.tables import trainings
 from serving.tables import replicas
 
@@ -26,6 +26,7 @@ class Flow(BaseModel):
     """Events committed and not on the log yet."""
     outbox_oldest_at: float | None = None
     """When the oldest of those was committed."""
+    last_dead_letter_at: float | None = None
     last_update_at: float | None = None
     feedback_to_weights_s: float | None = None
     """From the feedback of the last update in the live version, its mean, to the version going live."""
@@ -44,6 +45,7 @@ def read_flow(connection: Connection, newest: sa.Row[Any] | None, live: sa.Row[A
         last_feedback_at=connection.scalar(sa.select(sa.func.max(feedback.c.received_at))),
         outbox_waiting=connection.scalar(sa.select(sa.func.count()).where(waiting)) or 0,
         outbox_oldest_at=connection.scalar(oldest),
+        last_dead_letter_at=connection.scalar(sa.select(sa.func.max(dead_letters.c.created_at))),
         last_update_at=None if newest is None else newest.created_at,
         feedback_to_weights_s=None if live is None else _feedback_to_weights(connection, live),
     )

@@ -2,7 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from online_rl.dashboard.alarm import Alarm
 from online_rl.dashboard.flow import Flow
+from online_rl.dashboard.pace import Pace
 
 
 class PartStatus(BaseModel):
@@ -55,6 +57,7 @@ class Status(BaseModel):
     dead_letters: int = 0
     """Messages that could not be handled, those put back since included."""
     flow: Flow = Flow()
+    pace: Pace = Pace()
     parts: dict[str, PartStatus]
     seconds: float
     """Since the service was started."""
@@ -67,3 +70,4 @@ class Snapshot(BaseModel):
 
     status: Status
     revisions: dict[str, float]
+    alarms: list[Alarm] = []

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 from sqlalchemy import Engine
 
 from feedback.database import open_database
@@ -23,6 +23,7 @@ from online_rl.dashboard.http_app import create_app
 from tests.ops.seed import create_tables, seed
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+VIEWS = ("now", "adaptation", "learner", "feedback", "versions", "trajectories")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
@@ -52,6 +53,11 @@ class Watched:
 
     def _on_request(self, request: Request) -> None:
         self.requested.append(request.url)
+
+
+def wait_until_live(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator("#top-state")).to_contain_text("live")
 
 
 def _refuse(request: httpx.Request) -> httpx.Response:

@@ -12,19 +12,13 @@ from playwright.sync_api import Page, expect
 import online_rl.tables
 from online_rl.registry import Registry
 from online_rl.schemas import VersionState
-from tests.browser.conftest import Service, Watched, serve
+from tests.browser.conftest import VIEWS, Service, Watched, serve, wait_until_live
 from tests.ops.history import Rated
 from tests.ops.seed import add_rated
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("now", "adaptation", "learner", "feedback", "versions")
 Open = Callable[..., Page]
-
-
-def wait_until_live(page: Page) -> None:
-    expect(page.locator("#connection")).to_have_text("Live")
-    expect(page.locator("#top-state")).to_contain_text("live")
 
 
 def paint(page: Page) -> int:

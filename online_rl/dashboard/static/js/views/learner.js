@@ -3,6 +3,7 @@
 import { card, empty, h, render } from "../dom.js";
 import { clock, count, figure, words } from "../format.js";
 import { figureCard } from "../charts/figure_card.js";
+import { rangeControl } from "../charts/ranges.js";
 import { FIGURES } from "./learner_figures.js";
 
 export const title = "Learner";
@@ -21,7 +22,7 @@ export function mount(root) {
   const note = h("span", { class: "note" }), all = h("div", {});
   const last = card("Last update", {}, all);
   last.querySelector(".card-head").append(note);
-  root.append(h("div", { class: "stack" }, h("div", { class: "multiples" }, charts.map((one) => one.element)), last));
+  root.append(h("div", { class: "stack" }, h("div", { class: "toolbar" }, rangeControl()), h("div", { class: "multiples" }, charts.map((one) => one.element)), last));
   return {
     update(state) {
       for (const one of charts) one.update(state);
