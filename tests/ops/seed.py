@@ -54,7 +54,8 @@ def _generation(one: Rated) -> dict[str, object]:
     return {
         "inference_id": name, "prompt_index": 0, "turn": 0, "choice": 0, "choice_index": 0, "api_key_id": "anonymous",
         "episode_id": name, "user_id": None, "prompt_token_ids": bytes(200), "token_ids": bytes(128),
-        "behavior_logprobs": bytes(256), "data": {}, "created_at": at - 6, "finished_at": at - 3,
+        "behavior_logprobs": bytes(256), "data": {}, "created_at": at - 3.4 - one.number % 13 / 5,
+        "finished_at": at - 3,
         "stored_at": at - 2.5, "state": "released", "trajectory_id": f"t-{name}", "due_at": at + 600,
     }  # fmt: skip
 

@@ -23,8 +23,8 @@ export function render(element, ...children) {
 }
 
 /** A table that may be wider than its card; with the keyboard it can be scrolled as well. */
-export function scrollable(label, table) {
-  return h("div", { class: "table-wrap", role: "region", "aria-label": label, tabindex: "0" }, table);
+export function scrollable(label, table, kind = "") {
+  return h("div", { class: `table-wrap ${kind}`.trim(), role: "region", "aria-label": label, tabindex: "0" }, table);
 }
 
 export function empty(title, hint) {

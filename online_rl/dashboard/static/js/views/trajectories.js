@@ -25,7 +25,7 @@ function list(rows, chosen) {
       h("td", { class: "nowrap" }, h("a", { href: linkTo("trajectories", { id: one.trajectory_id, ...order() }), "data-focus": one.trajectory_id,
         "aria-current": one.trajectory_id === chosen ? "true" : null }, clock(one.released_at))),
       h("td", { class: "num" }, decimal(one.reward)), h("td", { class: "num" }, one.oldest_version === null ? "–" : `v${one.oldest_version}`),
-      h("td", { class: "num wide" }, `${count(one.action_tokens)} of ${count(one.tokens)}`), h("td", {}, fate(one)))))));
+      h("td", { class: "num wide" }, `${count(one.action_tokens)} of ${count(one.tokens)}`), h("td", {}, fate(one)))))), "high");
 }
 
 function order() {
@@ -51,7 +51,7 @@ export function mount(root) {
   const orders = h("div", { class: "segments", role: "group", "aria-label": "Order" }, [["Newest", null], ["Worst", "worst"]].map(([text, value]) =>
     h("button", { type: "button", onclick: () => choose({ order: value }) }, text)));
   let by = "surprise", shown = null, texts = null, open = null, gone = null;
-  root.append(h("div", { class: "halves" }, card("Trajectories", { note: "worst: of the last 1000", right: orders }, rows), detail));
+  root.append(h("div", { class: "halves list-and-one" }, card("Trajectories", { note: "worst: of the last 1000", right: orders }, rows), detail));
 
   async function show(name) {
     shown = name;

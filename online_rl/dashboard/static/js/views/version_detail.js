@@ -15,7 +15,7 @@ function lineage(found) {
       h("tbody", {}, found.trajectories.slice(0, 20).map((one) => h("tr", {},
         h("td", {}, h("a", { href: linkTo("trajectories", { id: one.trajectory_id }) }, h("code", {}, one.trajectory_id))),
         h("td", { class: "num" }, decimal(one.reward)), h("td", { class: "num" }, one.oldest_version === null ? "–" : `v${one.oldest_version}`),
-        h("td", { class: "num" }, count(one.feedback.length)))))))];
+        h("td", { class: "num" }, count(one.feedback.length)))))), "low")];
 }
 
 async function ask(version, prompt) {
@@ -32,7 +32,7 @@ async function ask(version, prompt) {
 function comparison(version, other) {
   const prompt = h("textarea", { id: "compare-prompt", rows: "2", required: true, placeholder: "What do you think about rivers?" });
   const against = h("input", { id: "compare-with", type: "number", min: "0", max: "999999999", required: true, value: String(other) });
-  const answers = h("div", { class: "halves", "aria-live": "polite" });
+  const answers = h("div", { class: "stack", "aria-live": "polite" });
   const submit = async (event) => {
     event.preventDefault();
     const asked = [version, Number(against.value)];
@@ -56,10 +56,10 @@ export function versionDetail() {
     const one = versions.find((other) => String(other.version) === version);
     const made = h("div", {}, empty("Loading", "Reading what made it."));
     const other = one?.parent ?? 0;
-    element.replaceChildren(card(`Version ${version}`, { note: one ? `${one.state.replace("_", " ")}${one.live_at ? `, live since ${clock(one.live_at)}` : ""}` : "not on record",
+    element.replaceChildren(h("div", { class: "halves" }, card(`Version ${version}`, { note: one ? `${one.state.replace("_", " ")}${one.live_at ? `, went live ${clock(one.live_at)}` : ""}` : "not on record",
       right: h("a", { class: "button small", href: linkTo("versions") }, "Close") },
       h("p", {}, "Pin it with the model name ", h("code", { class: "pin" }, `policy@v${version}`), " where the replica holds several versions (swap.mode = lora)."),
-      made), card("Compare", { note: `v${version} beside another, on one prompt; not trained on` }, comparison(Number(version), other)));
+      made), card("Compare", { note: `v${version} beside another, on one prompt; not trained on` }, comparison(Number(version), other))));
     try {
       const found = await getJson(`/admin/versions/${encodeURIComponent(version)}/lineage?limit=200`);
       if (shown === version) render(made, lineage(found));
