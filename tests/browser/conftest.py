@@ -65,12 +65,12 @@ def _refuse(request: httpx.Request) -> httpx.Response:
 
 
 @contextmanager
-def serve(folder: Path, *, past: bool, port: int = 0, **settings: Any) -> Iterator[Service]:
+def serve(folder: Path, *, past: bool, port: int = 0, per_taste: int = 320, **settings: Any) -> Iterator[Service]:
     """Serve on a port that the system picks; the port is bound before the thread starts, so none can take it."""
     engine = open_database(f"sqlite:///{folder / 'ops.db'}")
     create_tables(engine)
     if past:
-        seed(engine, time.time(), folder / "versions")
+        seed(engine, time.time(), folder / "versions", per_taste=per_taste)
     http = httpx.AsyncClient(transport=httpx.MockTransport(_refuse), base_url="http://policy")
     app = create_app(engine, Settings(**settings), http=http, started_at=time.time() - 3210)
     listening = socket.create_server(("127.0.0.1", port))
