@@ -36,7 +36,8 @@ QUESTIONS = {
     "worst trajectories": "/admin/trajectories?limit=60&worst=true",
     "one trajectory": "/admin/trajectories/t-inf-000700",
 }
-PAINTED = """() => performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint")?.startTime"""
+PAINTED = """() => performance.getEntriesByType("paint")
+    .find((one) => one.name === "first-contentful-paint")?.startTime"""
 
 
 def measure(url: str, repeats: int) -> dict[str, dict[str, float]]:
@@ -94,7 +95,8 @@ def main() -> None:
             print(f"filled in {time.perf_counter() - started:.0f} s: {rows}", flush=True)
             report: dict[str, Any] = {"rows": rows, "questions": measure(service.url, wanted.repeats)}
             for name, figures in report["questions"].items():
-                print(f"{name:<20}{figures['median_ms']:>9.1f} ms{figures['max_ms']:>9.1f} max{figures['kib']:>9.1f} KiB")
+                times = f"{figures['median_ms']:>9.1f} ms{figures['max_ms']:>9.1f} max"
+                print(f"{name:<20}{times}{figures['kib']:>9.1f} KiB")
             report["page"] = paint(service.url, wanted.repeats)
     for name, milliseconds in report["page"].items():
         print(f"{name:<20}{milliseconds:>9.1f} ms")

@@ -88,9 +88,10 @@ def read_trajectory(engine: Engine, name: str) -> TrajectoryRecord:
         names = event.get("inference_ids", ())
         said = sa.select(feedback).where(feedback.c.inference_id.in_(names)).order_by(feedback.c.received_at)
         rated = connection.execute(said).all()
+    known: dict[str, Any] = {field: getattr(row, field) for field in TrajectorySummary.model_fields}
+    known.update(_by_token(event))
     return TrajectoryRecord(
-        **{field: getattr(row, field) for field in TrajectorySummary.model_fields},
-        **_by_token(event),
+        **known,
         metrics=row.metrics,
         tags=event.get("tags", {}),
         feedback=[Said(**{field: getattr(one, field) for field in Said.model_fields}) for one in rated],

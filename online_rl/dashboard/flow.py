@@ -34,7 +34,9 @@ class Flow(BaseModel):
 
 def read_flow(connection: Connection, newest: sa.Row[Any] | None, live: sa.Row[Any] | None) -> Flow:
     """`newest`: the row of the newest update, `live`: that of the live version. Raises sqlalchemy's errors."""
-    sums = sa.select(*(sa.func.sum(replicas.c[name]) for name in ("captured", "capture_failures", "spool_dropped")))
+    total = sa.func.sum
+    counts = (replicas.c.captured, replicas.c.capture_failures, replicas.c.spool_dropped)
+    sums = sa.select(total(counts[0]), total(counts[1]), total(counts[2]))
     captured, failures, dropped = connection.execute(sums).one()
     waiting = outbox.c.state == "waiting"
     oldest = sa.select(outbox.c.created_at).where(waiting).order_by(outbox.c.seq).limit(1)

@@ -216,4 +216,4 @@ async def test_a_follower_hears_each_change_once(database: Engine) -> None:
 
 def test_the_snapshot_is_json_for_the_stream(database: Engine) -> None:
     snapshot = json.loads(StatusFeed(database, LIMITS, started_at=0.0).read().model_dump_json())
-    assert set(snapshot) == {"status", "revisions"}
+    assert set(snapshot) == {"status", "revisions", "alarms"}
