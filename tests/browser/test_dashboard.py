@@ -194,7 +194,9 @@ def test_a_silent_part_is_called_silent(service: Service, open_page: Open) -> No
     with service.engine.begin() as connection:
         parts = online_rl.tables.parts
         connection.execute(sa.update(parts).where(parts.c.name == "learner").values(heartbeat_at=time.time() - 90))
-    expect(page.get_by_role("listitem").filter(has_text="learner")).to_contain_text("silent")
+    parts_card = page.get_by_role("region", name="Parts", exact=True)
+    expect(parts_card.get_by_role("listitem").filter(has_text="learner")).to_contain_text("silent")
+    expect(page.get_by_role("region", name="Alarms", exact=True)).to_contain_text("learner is silent")
 
 
 def test_text_of_the_service_never_becomes_markup(service: Service, open_page: Open, watched: Watched) -> None:
