@@ -3,27 +3,10 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
 
 from feedback.schemas import Trajectory
+from online_rl.drop_reasons import Reason
 from online_rl.objectives import Needs
-
-
-class Reason(StrEnum):
-    """Why a trajectory does not train."""
-
-    STALE = "stale"
-    REJECTED_VERSION = "rejected_version"
-    GREEDY = "greedy"
-    STRUCTURED = "structured"
-    MISSING_LOGPROBS = "missing_logprobs"
-    MISSING_VERSIONS = "missing_versions"
-    NON_FINITE = "non_finite"
-    UNKNOWN_TOKEN = "unknown_token"
-    TOO_LONG = "too_long"
-    UPDATE_FAILED = "update_failed"
-    DIVERGED = "diverged"
-    BEFORE_SHIFT = "before_shift"
 
 
 @dataclass(frozen=True, slots=True)

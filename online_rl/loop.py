@@ -25,7 +25,7 @@ import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from feedback.schemas import Trajectory
-from online_rl.admission import AdmissionRules, Reason, find_refusal
+from online_rl.admission import AdmissionRules, find_refusal
 from online_rl.buffer import Buffer
 from online_rl.candidates import Candidates
 from online_rl.checkpoint import CheckpointError, CheckpointNotSaved, Checkpoints, DriftEvent, LearnerState
@@ -33,6 +33,7 @@ from online_rl.cohorts import find_cohorts, find_prompt
 from online_rl.divergence import GuardState, find_excess, follow, has_diverged
 from online_rl.drift import DriftMonitor
 from online_rl.drift_events import Recovery, Shift
+from online_rl.drop_reasons import Reason
 from online_rl.intake import BuryMessage, Intake, TrajectorySource
 from online_rl.ledger import Ledger
 from online_rl.publish import Publisher

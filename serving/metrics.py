@@ -37,6 +37,7 @@ class Snapshot:
     swap_seconds: float
     swaps: int
     spool_bytes: int
+    spool_unsent_bytes: int
     log_available: bool
     counters: dict[str, int]
     """Name without prefix and ``_total`` → value."""
@@ -51,7 +52,8 @@ class ServingCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("online_rl_requests", "Finished inferences.", labels=["status"])
-        for name, count in sorted(self._requests.by_class.items()):
+        # The classes that alerts divide by are there from the start, so that the first failure is an increase.
+        for name, count in sorted(({"2xx": 0, "5xx": 0} | self._requests.by_class).items()):
             requests.add_metric([name], count)
         yield requests
         now = self._snapshot()
@@ -65,6 +67,7 @@ class ServingCollector(Collector):
             ("requests_gated", now.waiting_at_gate, "Inferences that wait for a swap."),
             ("swap_seconds", now.swap_seconds, "Length of the last swap."),
             ("spool_bytes", now.spool_bytes, "Generations on disk, sent ones of the last minutes included."),
+            ("spool_unsent_bytes", now.spool_unsent_bytes, "Generations on disk that the log has not taken yet."),
             ("log_available", float(now.log_available), "1 while the log takes generations."),
         ):
             yield GaugeMetricFamily(f"online_rl_{name}", text, value=value)

@@ -107,6 +107,12 @@ class Segments:
         with self._lock:
             return sum(self._sizes.values())
 
+    def size_after(self, position: Position) -> int:
+        """Bytes on disk from `position` on."""
+        with self._lock:
+            after = sum(size for number, size in self._sizes.items() if number >= position.segment)
+            return after - (position.offset if position.segment in self._sizes else 0)
+
     @property
     def start(self) -> Position:
         with self._lock:

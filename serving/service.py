@@ -257,6 +257,7 @@ class PolicyService:
             swap_seconds=self._replica.last_swap_seconds,
             swaps=self._replica.swaps,
             spool_bytes=self._parts.spool.waiting_bytes,
+            spool_unsent_bytes=self._parts.spool.unsent_bytes,
             log_available=self._parts.spool.log_available,
             counters={
                 "generations_captured": counts.captured,

@@ -146,6 +146,11 @@ class Spool:
         """Bytes on disk, sent ones that are kept for a while included."""
         return self._segments.size
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes on disk that the log has not taken yet."""
+        return self._segments.size_after(self._cursor)
+
     def close(self, seconds: float = 5.0) -> bool:
         """Write everything to disk, send what can be sent in `seconds`. True when all is sent."""
         self._stopping.set()

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from online_rl.dashboard import lineage, queries, rewards
+from online_rl.dashboard import cohort_rewards, episodes, lineage, queries, rewards
+from online_rl.dashboard.alarm import Alarm
 from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.lineage_records import DataLineage, VersionLineage
 from online_rl.dashboard.live_status import StatusFeed
@@ -55,7 +56,11 @@ def refuse_foreign_pages(request: Request) -> None:
 
 
 def admin_routes(
-    engine: Engine, registry: Registry, deliveries: RegistryDeliveries, feed: StatusFeed, rights: UserRights
+    engine: Engine,
+    registry: Registry,
+    deliveries: RegistryDeliveries,
+    feed: StatusFeed,
+    rights: UserRights,
 ) -> APIRouter:
     """The routes; reading ones are plain functions, so that a slow query never holds the event loop."""
     router = APIRouter(prefix="/admin")
@@ -64,6 +69,26 @@ def admin_routes(
     @router.get("/status")
     def status() -> Status:
         return feed.read().status
+
+    @router.get("/alarms")
+    def alarms() -> list[Alarm]:
+        return feed.read().alarms
+
+    @router.get("/trajectories")
+    def trajectories(
+        before: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        worst: bool = False,
+    ) -> list[episodes.TrajectorySummary]:
+        return episodes.read_trajectories(engine, before=before, limit=limit, worst=worst)
+
+    @router.get("/trajectories/{trajectory}")
+    def trajectory(trajectory: Annotated[str, Path(max_length=256)]) -> episodes.TrajectoryRecord:
+        return episodes.read_trajectory(engine, check_text(trajectory))
+
+    @router.get("/cohorts")
+    def cohorts() -> list[cohort_rewards.CohortReward]:
+        return cohort_rewards.read_cohorts(engine)
 
     @router.get("/versions")
     def versions() -> dict[str, Any]:

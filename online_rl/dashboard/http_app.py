@@ -21,6 +21,7 @@ from online_rl.dashboard.deliveries import RegistryDeliveries
 from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.lineage import NothingKnown
 from online_rl.dashboard.live_status import StatusFeed
+from online_rl.dashboard.measured import Limits
 from online_rl.dashboard.policy_client import PolicyClient
 from online_rl.dashboard.probes import probe_routes
 from online_rl.registry import IllegalTransition, Registry, UnknownVersion
@@ -74,8 +75,9 @@ def create_app(
         title="Online RL", docs_url=None, redoc_url=None, openapi_url="/admin/openapi.json", lifespan=lifespan
     )
     registry = Registry(engine)
-    feed = StatusFeed(engine, started_at=time.time() if started_at is None else started_at)
-    app.include_router(probe_routes(feed, PolicyClient(http)))
+    limits = Limits.of(settings)
+    feed = StatusFeed(engine, limits, started_at=time.time() if started_at is None else started_at)
+    app.include_router(probe_routes(engine, limits, feed, PolicyClient(http)))
     rights = UserRights(engine, settings)
     app.include_router(admin_routes(engine, registry, RegistryDeliveries(registry), feed, rights))
     app.mount("/dashboard", PageFiles(directory=STATIC, html=True), name="dashboard")

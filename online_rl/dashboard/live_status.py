@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 
+from online_rl.dashboard.alarms import find_alarms
+from online_rl.dashboard.measured import Limits
 from online_rl.dashboard.snapshot import read_snapshot
 from online_rl.dashboard.status import Snapshot
 
@@ -17,8 +19,9 @@ MAX_AGE_S = 1.0
 class StatusFeed:
     """The present snapshot, at most `max_age_s` old, read once however many ask."""
 
-    def __init__(self, engine: Engine, *, started_at: float, max_age_s: float = MAX_AGE_S) -> None:
+    def __init__(self, engine: Engine, limits: Limits, *, started_at: float, max_age_s: float = MAX_AGE_S) -> None:
         self._engine = engine
+        self._limits = limits
         self._started_at = started_at
         self._max_age_s = max_age_s
         self._lock = threading.Lock()
@@ -29,7 +32,10 @@ class StatusFeed:
         """Blocks on the database where the last snapshot is too old. Raises sqlalchemy's errors."""
         with self._lock:
             if self._snapshot is None or time.monotonic() - self._read_at >= self._max_age_s:
-                self._snapshot = read_snapshot(self._engine, self._started_at, time.time())
+                now = time.time()
+                snapshot = read_snapshot(self._engine, self._started_at, now)
+                alarms = find_alarms(snapshot.status, self._limits, now)
+                self._snapshot = snapshot.model_copy(update={"alarms": alarms})
                 self._read_at = time.monotonic()
             return self._snapshot
 

@@ -5,14 +5,16 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from sqlalchemy import Engine
 
 from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.live_status import StatusFeed
+from online_rl.dashboard.measured import Limits, read_measured
 from online_rl.dashboard.metrics import join_expositions, write_exposition
 from online_rl.dashboard.policy_client import PolicyClient
 
 
-def probe_routes(feed: StatusFeed, policy: PolicyClient) -> APIRouter:
+def probe_routes(engine: Engine, limits: Limits, feed: StatusFeed, policy: PolicyClient) -> APIRouter:
     """The routes, over the status of the database and the policy application."""
     router = APIRouter()
 
@@ -31,7 +33,9 @@ def probe_routes(feed: StatusFeed, policy: PolicyClient) -> APIRouter:
     async def metrics(request: Request) -> Response:
         status = (await run_in_threadpool(feed.read)).status
         theirs = await policy.metrics(request.headers)
-        text = join_expositions(write_exposition(status, policy_up=theirs is not None), theirs or "")
+        measured = await run_in_threadpool(read_measured, engine)
+        ours = write_exposition(status, measured, limits, policy_up=theirs is not None)
+        text = join_expositions(ours, theirs or "")
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def forward(request: Request) -> Response:

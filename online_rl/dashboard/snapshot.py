@@ -7,6 +7,8 @@ from sqlalchemy import Connection, Engine
 
 from feedback.database import read_only
 from feedback.tables import dead_letters, feedback, generations, trajectories
+from online_rl.dashboard.flow import read_flow
+from online_rl.dashboard.pace import read_pace
 from online_rl.dashboard.rewards import WINDOW
 from online_rl.dashboard.status import PartStatus, Snapshot, Status
 from online_rl.schemas import BASE_VERSION, VersionState
@@ -59,6 +61,9 @@ def read_snapshot(engine: Engine, started_at: float, now: float) -> Snapshot:
             rewards_last_minutes=rated,
             feedback_by_status=_by(connection, feedback.c.status),
             answers_dropped=_by(connection, generations.c.drop_reason, generations.c.state == "dropped"),
+            dead_letters=letters,
+            flow=read_flow(connection, newest, live),
+            pace=read_pace(connection, now),
             parts=_parts(connection),
             seconds=max(0.0, now - started_at),
         )

@@ -2,6 +2,10 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from online_rl.dashboard.alarm import Alarm
+from online_rl.dashboard.flow import Flow
+from online_rl.dashboard.pace import Pace
+
 
 class PartStatus(BaseModel):
     """The last that one part said of itself."""
@@ -50,6 +54,10 @@ class Status(BaseModel):
     """`joined`, `waiting`, `late`, `orphaned` … → number."""
     answers_dropped: dict[str, int]
     """Why answers did not become trajectories → number."""
+    dead_letters: int = 0
+    """Messages that could not be handled, those put back since included."""
+    flow: Flow = Flow()
+    pace: Pace = Pace()
     parts: dict[str, PartStatus]
     seconds: float
     """Since the service was started."""
@@ -62,3 +70,4 @@ class Snapshot(BaseModel):
 
     status: Status
     revisions: dict[str, float]
+    alarms: list[Alarm] = []

@@ -10,6 +10,10 @@ LOG_RATIO_BOUND = 20.0
 Where PPO does not clip (a ratio far above 1 on a negative advantage) the loss would else be infinite."""
 
 
+EDGES = (0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0)
+"""Of the histogram of ratios: dense around 1, where trust regions end."""
+
+
 class MissingBehaviorLogprobs(ValueError):
     """The objective weighs by what the serving engine sampled with, and a trajectory does not carry it."""
 
@@ -44,7 +48,17 @@ def describe_ratios(log_ratio: Tensor, dropped: Tensor) -> Metrics:
         "policy/ratio_mean": float(ratio.mean()),
         "policy/ratio_max": float(ratio.max()),
         "policy/behavior_kl": float((ratio - 1.0 - bounded).mean()),
+        **_histogram(ratio),
     }
+
+
+def _histogram(ratio: Tensor) -> Metrics:
+    """``ratio/LOW_HIGH`` → share of the tokens with ``LOW ≤ r < HIGH``."""
+    edges = torch.tensor(EDGES, dtype=ratio.dtype, device=ratio.device)
+    counts = torch.bincount(torch.bucketize(ratio, edges, right=True), minlength=len(EDGES) + 1)
+    bounds = zip((0.0, *EDGES), (*EDGES, float("inf")), strict=True)
+    shares = (counts.float() / ratio.numel()).tolist()
+    return {f"ratio/{low:g}_{high:g}": share for (low, high), share in zip(bounds, shares, strict=True)}
 
 
 def describe_lag(inputs: ObjectiveInputs) -> Metrics:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 from sqlalchemy import Engine
 
 from feedback.database import open_database
@@ -23,6 +23,7 @@ from online_rl.dashboard.http_app import create_app
 from tests.ops.seed import create_tables, seed
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+VIEWS = ("now", "adaptation", "learner", "feedback", "versions", "trajectories")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
@@ -54,17 +55,22 @@ class Watched:
         self.requested.append(request.url)
 
 
+def wait_until_live(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator("#top-state")).to_contain_text("live")
+
+
 def _refuse(request: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("no policy behind this test")
 
 
 @contextmanager
-def serve(folder: Path, *, past: bool, port: int = 0, **settings: Any) -> Iterator[Service]:
+def serve(folder: Path, *, past: bool, port: int = 0, per_taste: int = 320, **settings: Any) -> Iterator[Service]:
     """Serve on a port that the system picks; the port is bound before the thread starts, so none can take it."""
     engine = open_database(f"sqlite:///{folder / 'ops.db'}")
     create_tables(engine)
     if past:
-        seed(engine, time.time(), folder / "versions")
+        seed(engine, time.time(), folder / "versions", per_taste=per_taste)
     http = httpx.AsyncClient(transport=httpx.MockTransport(_refuse), base_url="http://policy")
     app = create_app(engine, Settings(**settings), http=http, started_at=time.time() - 3210)
     listening = socket.create_server(("127.0.0.1", port))

@@ -12,19 +12,13 @@ from playwright.sync_api import Page, expect
 import online_rl.tables
 from online_rl.registry import Registry
 from online_rl.schemas import VersionState
-from tests.browser.conftest import Service, Watched, serve
+from tests.browser.conftest import VIEWS, Service, Watched, serve, wait_until_live
 from tests.ops.history import Rated
 from tests.ops.seed import add_rated
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("now", "adaptation", "learner", "feedback", "versions")
 Open = Callable[..., Page]
-
-
-def wait_until_live(page: Page) -> None:
-    expect(page.locator("#connection")).to_have_text("Live")
-    expect(page.locator("#top-state")).to_contain_text("live")
 
 
 def paint(page: Page) -> int:
@@ -200,7 +194,9 @@ def test_a_silent_part_is_called_silent(service: Service, open_page: Open) -> No
     with service.engine.begin() as connection:
         parts = online_rl.tables.parts
         connection.execute(sa.update(parts).where(parts.c.name == "learner").values(heartbeat_at=time.time() - 90))
-    expect(page.get_by_role("listitem").filter(has_text="learner")).to_contain_text("silent")
+    parts_card = page.get_by_role("region", name="Parts", exact=True)
+    expect(parts_card.get_by_role("listitem").filter(has_text="learner")).to_contain_text("silent")
+    expect(page.get_by_role("region", name="Alarms", exact=True)).to_contain_text("learner is silent")
 
 
 def test_text_of_the_service_never_becomes_markup(service: Service, open_page: Open, watched: Watched) -> None:

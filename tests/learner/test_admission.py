@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from feedback.schemas import Trajectory
-from online_rl.admission import AdmissionRules, Reason, find_refusal
+from online_rl.admission import AdmissionRules, find_refusal
+from online_rl.drop_reasons import Reason
 from online_rl.objectives import Needs
 from serving.schemas import VersionSpan
 from tests.learner.tiny import VOCABULARY, make_trajectory

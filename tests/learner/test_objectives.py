@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from online_rl.objectives import MissingBehaviorLogprobs, Needs, make_objective
+from online_rl.objectives.ratios import describe_ratios
 from online_rl.objectives.sao import double_sided, sao_loss
 from online_rl.settings import LearnerSettings
 from tests.learner.inputs import make_inputs
@@ -88,3 +89,13 @@ def test_the_objective_takes_its_parameters_from_the_settings():
     loss, _ = objective.loss(make_inputs([-1.0], [-1.0 - math.log(2)], [1.0]))
     assert objective.needs == Needs(behavior_logprobs=True, versions=True, value_model=True)
     assert loss.item() == 0.0
+
+
+def test_the_histogram_of_ratios_holds_every_token_once():
+    ratios = torch.tensor([0.1, 0.5, 0.99, 1.0, 1.04, 1.3, 2.0, 50.0])
+    metrics = describe_ratios(ratios.log(), torch.zeros(8, dtype=torch.bool))
+    shares = {name: share for name, share in metrics.items() if name.startswith("ratio/")}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["ratio/0_0.5"] == pytest.approx(1 / 8)
+    assert shares["ratio/0.95_1.05"] == pytest.approx(3 / 8)
+    assert shares["ratio/2_inf"] == pytest.approx(2 / 8)

@@ -6,8 +6,9 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from online_rl.admission import AdmissionRules, Reason, find_refusal
+from online_rl.admission import AdmissionRules, find_refusal
 from online_rl.baselines import make_baseline
+from online_rl.drop_reasons import Reason
 from online_rl.learner import BaseChanged
 from online_rl.objectives import OBJECTIVES
 from online_rl.settings import LearnerSettings

@@ -116,8 +116,16 @@ def _figures(update: int, phase: int, progress: float, chance: random.Random) ->
         "policy/entropy": 2.3 - 0.25 * (phase + progress) + 0.05 * wobble,
         "policy/grad_norm": 0.6 + 0.25 * abs(wobble),
         "policy/ratio_mean": 1.0 + 0.004 * wobble,
+        **_ratios(wobble),
         "value/grad_norm": 4.4 + 0.5 * abs(wobble),
         "staleness/mean": max(0.0, 1.1 + 0.3 * wobble),
         "batch/tokens": 512 + 20 * wobble,
         "seconds/update": 11.8 + 0.6 * wobble,
     }
+
+
+def _ratios(wobble: float) -> dict[str, float]:
+    edges = (0.0, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, math.inf)
+    weights = [math.exp(-((i - 4 + 0.1 * wobble) ** 2) / 1.6) for i in range(len(edges) - 1)]
+    bins = zip(edges, edges[1:], weights, strict=False)
+    return {f"ratio/{low:g}_{high:g}": weight / sum(weights) for low, high, weight in bins}

@@ -1,6 +1,8 @@
 """Writes a believable past (`tests.ops.history`) into a database, as the parts of the service would have."""
 
 import math
+import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from sqlalchemy import Connection, Engine
 import feedback.tables
 import online_rl.tables
 import serving.tables
+from feedback.schemas import Trajectory
 from online_rl.schemas import Manifest
+from serving.schemas import VersionSpan
 from tests.ops.history import History, Rated, Updated, simulate
 
 REJECTED = "probe: further from version 23 than from its parent (mean 0.21, tolerance 0.15)"
@@ -50,7 +54,8 @@ def _generation(one: Rated) -> dict[str, object]:
     return {
         "inference_id": name, "prompt_index": 0, "turn": 0, "choice": 0, "choice_index": 0, "api_key_id": "anonymous",
         "episode_id": name, "user_id": None, "prompt_token_ids": bytes(200), "token_ids": bytes(128),
-        "behavior_logprobs": bytes(256), "data": {}, "created_at": at - 6, "finished_at": at - 3,
+        "behavior_logprobs": bytes(256), "data": {}, "created_at": at - 3.4 - one.number % 13 / 5,
+        "finished_at": at - 3,
         "stored_at": at - 2.5, "state": "released", "trajectory_id": f"t-{name}", "due_at": at + 600,
     }  # fmt: skip
 
@@ -69,8 +74,21 @@ def _trajectory(one: Rated) -> dict[str, object]:
     return {
         "trajectory_id": f"t-{name}", "api_key_id": "anonymous", "episode_id": name, "reward": one.reward,
         "metrics": {"reward": one.reward}, "tokens": 82, "action_tokens": 32, "oldest_version": one.version,
-        "event": bytes(700), "generated_at": at - 3, "rated_at": at - 1, "released_at": at,
+        "event": _event(one), "generated_at": at - 3, "rated_at": at - 1, "released_at": at,
     }  # fmt: skip
+
+
+def _event(one: Rated) -> bytes:
+    """The trajectory as it goes to the log: 50 tokens of prompt, 32 sampled ones."""
+    name, at, chance = f"inf-{one.number:06d}", one.released_at, random.Random(one.number)
+    trajectory = Trajectory(
+        trajectory_id=f"t-{name}", episode_id=name, inference_ids=(name,),
+        token_ids=tuple(chance.randrange(100, 400) for _ in range(82)), action_mask=(0,) * 50 + (1,) * 32,
+        behavior_logprobs=tuple(round(-chance.expovariate(1.2), 3) for _ in range(32)),
+        spans=(VersionSpan(start=0, end=32, version=one.version),), reward=one.reward, metrics={"reward": one.reward},
+        tags={"taste": one.taste}, generated_at=at - 3, rated_at=at - 1, released_at=at,
+    )  # fmt: skip
+    return zlib.compress(trajectory.model_dump_json().encode(), 1)
 
 
 def _add_learning(connection: Connection, history: History) -> None:

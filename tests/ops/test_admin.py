@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.registry import Registry
 from online_rl.tables import trainings
+from tests.monitoring.exposition import LIMITS
 from tests.ops.conftest import client_of
 from tests.ops.history import Rated
 from tests.ops.seed import add_rated, write_manifest
@@ -193,7 +194,7 @@ def test_updates_since(client: TestClient) -> None:
 
 
 def test_the_stream_tells_of_a_new_reward(database: Engine) -> None:
-    feed = StatusFeed(database, started_at=time.time(), max_age_s=0.0)
+    feed = StatusFeed(database, LIMITS, started_at=time.time(), max_age_s=0.0)
     before = feed.read()
     with database.begin() as connection:
         add_rated(connection, Rated(9999, "concise", 15, 1.0, time.time()))
@@ -203,7 +204,7 @@ def test_the_stream_tells_of_a_new_reward(database: Engine) -> None:
 
 
 async def test_a_follower_hears_each_change_once(database: Engine) -> None:
-    feed = StatusFeed(database, started_at=time.time() + 3600, max_age_s=0.01)
+    feed = StatusFeed(database, LIMITS, started_at=time.time() + 3600, max_age_s=0.01)
     followed = feed.follow()
     first = await anext(followed)
     with database.begin() as connection:
@@ -214,5 +215,5 @@ async def test_a_follower_hears_each_change_once(database: Engine) -> None:
 
 
 def test_the_snapshot_is_json_for_the_stream(database: Engine) -> None:
-    snapshot = json.loads(StatusFeed(database, started_at=0.0).read().model_dump_json())
-    assert set(snapshot) == {"status", "revisions"}
+    snapshot = json.loads(StatusFeed(database, LIMITS, started_at=0.0).read().model_dump_json())
+    assert set(snapshot) == {"status", "revisions", "alarms"}

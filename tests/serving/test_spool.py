@@ -84,9 +84,11 @@ def test_what_comes_while_the_log_is_away_is_sent_when_it_is_back(tmp_path: Path
         spool.put(f"k{number}", b"x")
     while spool.counts.spooled < 10 or spool.log_available:
         time.sleep(0.005)
+    assert spool.unsent_bytes == spool.waiting_bytes > 0
     log.away = False
     log.wait_for({f"k{number}" for number in range(10)})
     assert spool.close()
+    assert spool.unsent_bytes == 0 < spool.waiting_bytes
 
 
 def test_after_a_long_pause_of_the_service_an_emptied_log_gets_its_last_minutes_again(tmp_path: Path, log: MemoryLog):

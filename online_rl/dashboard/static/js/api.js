@@ -27,10 +27,10 @@ function headers() {
 }
 
 /** The response of `path`; raises ApiError with the service's own message when it is not a success. */
-export async function call(path, { method = "GET", body = null, signal = null } = {}) {
+export async function call(path, { method = "GET", body = null, signal = null, extra = {} } = {}) {
   const response = await fetch(path, {
     method, signal, cache: "no-store",
-    headers: body === null ? headers() : { ...headers(), "content-type": "application/json" },
+    headers: { ...headers(), ...extra, ...(body === null ? {} : { "content-type": "application/json" }) },
     body: body === null ? null : JSON.stringify(body),
   });
   if (response.ok) return response;
@@ -48,6 +48,6 @@ export async function getJson(path, options) {
   return (await call(path, options)).json();
 }
 
-export async function postJson(path, body = {}) {
-  return (await call(path, { method: "POST", body })).json();
+export async function postJson(path, body = {}, extra = {}) {
+  return (await call(path, { method: "POST", body, extra })).json();
 }

@@ -22,12 +22,23 @@ export function render(element, ...children) {
   if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
 }
 
+/** A table that may be wider than its card; with the keyboard it can be scrolled as well. */
+export function scrollable(label, table, kind = "") {
+  return h("div", { class: `table-wrap ${kind}`.trim(), role: "region", "aria-label": label, tabindex: "0" }, table);
+}
+
 export function empty(title, hint) {
   return h("div", { class: "empty" }, h("strong", {}, title), hint);
 }
 
 export function pill(text, kind = "", title = null) {
   return h("span", { class: `pill ${kind}`, title }, text);
+}
+
+/** A figure with its name above and a hint below. */
+export function tile(label, value, hint = null, attributes = {}) {
+  return h("div", { class: "card tile", role: "group", "aria-label": label, ...attributes },
+    h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "hint" }, hint));
 }
 
 export function card(title, { note = null, right = null, ...attributes } = {}, ...children) {

@@ -10,6 +10,10 @@ export function decimal(value, digits = 2) {
   return Number.isFinite(value) ? value.toFixed(digits) : MISSING;
 }
 
+export function percent(share) {
+  return Number.isFinite(share) ? `${Math.round(100 * share)}%` : MISSING;
+}
+
 /** A tick of an axis: as short as it can be said. */
 export function tick(value) {
   return Math.abs(value) >= 10000 ? `${value / 1000}k` : String(Number(value.toPrecision(6)));

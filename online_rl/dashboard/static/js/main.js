@@ -5,7 +5,8 @@ import { forgetKey, hasKey, setKey } from "./api.js";
 import { follow } from "./live.js";
 import { h, pill, render } from "./dom.js";
 import { duration } from "./format.js";
-import { forgetFetched, need, refresh } from "./resources.js";
+import { linkTo, onPlaceChange, place } from "./place.js";
+import { follow as followPlace, forgetFetched, need, refresh } from "./resources.js";
 import { get, set, subscribe } from "./store.js";
 import { startTheme } from "./theme.js";
 import * as now from "./views/now.js";
@@ -13,28 +14,35 @@ import * as adaptation from "./views/adaptation.js";
 import * as learner from "./views/learner.js";
 import * as feedback from "./views/feedback.js";
 import * as versions from "./views/versions.js";
+import * as trajectories from "./views/trajectories.js";
 
-const VIEWS = { now, adaptation, learner, feedback, versions };
+const VIEWS = { now, adaptation, learner, feedback, versions, trajectories };
 const CONNECTION = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 const byId = (id) => document.getElementById(id);
 let shown = null, mounted = null;
 
 function route(focus = false) {
-  const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "now";
-  if (name === shown) return;
+  const name = place().view in VIEWS ? place().view : "now";
+  tabs(name);
+  followPlace();
+  if (name === shown) return mounted.update(get());
   mounted?.destroy();
   shown = name;
   const root = byId("view");
   root.replaceChildren(h("h1", { class: "visually-hidden" }, VIEWS[name].title));
   mounted = VIEWS[name].mount(root);
   document.title = `${VIEWS[name].title} · Online RL`;
-  for (const link of byId("tabs").children) {
-    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
   need(VIEWS[name].needs);
   mounted.update(get());
   if (focus) root.focus({ preventScroll: true });
+}
+
+function tabs(current) {
+  for (const link of byId("tabs").children) {
+    link.setAttribute("href", linkTo(link.dataset.view));
+    if (link.dataset.view === current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
 }
 
 function header({ status, connection }) {
@@ -57,7 +65,7 @@ async function stayConnected() {
     await follow("/admin/events", {
       onEvent(name, data) {
         if (name !== "status") return;
-        set({ status: data.status, revisions: data.revisions });
+        set({ status: data.status, revisions: data.revisions, alarms: data.alarms });
         refresh();
       },
       onState: (connection) => set({ connection }),
@@ -74,9 +82,10 @@ async function stayConnected() {
   }
 }
 
-for (const [name, view] of Object.entries(VIEWS)) byId("tabs").append(h("a", { href: `#${name}` }, view.title));
+for (const [name, view] of Object.entries(VIEWS)) byId("tabs").append(h("a", { href: `#${name}`, "data-view": name }, view.title));
 startTheme(byId("theme"));
 addEventListener("hashchange", () => route(true));
+onPlaceChange(() => route());
 route();
 subscribe((state) => {
   header(state);

@@ -1,6 +1,7 @@
 // The lists and series behind the views. Each is fetched again when its revision in the event stream moves on.
 
 import { getJson, ApiError } from "./api.js";
+import { param, shownSeconds } from "./place.js";
 import { get, set } from "./store.js";
 
 const resources = {
@@ -9,11 +10,13 @@ const resources = {
   deadLetters: { revision: "dead_letters", load: () => getJson("/admin/dead-letters") },
   updates: { revision: "updates", load: loadUpdates },
   rewards: { revision: "rewards", load: loadRewards },
+  cohorts: { revision: "rewards", load: () => getJson("/admin/cohorts"), atMostEvery: 10000 },
+  trajectories: { revision: "rewards", load: () => getJson(`/admin/trajectories?limit=60${param("order") === "worst" ? "&worst=true" : ""}`), atMostEvery: 5000 },
 };
 const fetched = {};         // resource → revision last fetched
 const running = new Map();  // resource → the fetch whose answer counts; an older one may still be on its way
 let wanted = [];
-let range = null;           // seconds shown, or null for everything
+let asked = "";             // what the lists depend on beside their revision: range and order
 
 /** The view on screen needs these resources; others are left alone until they are needed. */
 export function need(names) {
@@ -21,13 +24,13 @@ export function need(names) {
   refresh();
 }
 
-export function rewardRange() {
-  return range;
-}
-
-export function setRewardRange(seconds) {
-  range = seconds;
+/** The place changed: what depends on it answers another question now. */
+export function follow() {
+  const now = [shownSeconds(), param("order")].join();
+  if (now === asked) return;
+  asked = now;
   forget("rewards");
+  forget("trajectories");
   refresh();
 }
 
@@ -58,6 +61,8 @@ async function fetchOne(name, revision) {
     const { [name]: _, ...errors } = get().errors;
     fetched[name] = revision;
     set({ [name]: loaded, errors });
+    // A list that costs more is not read again for every single reward.
+    if (resources[name].atMostEvery) await new Promise((done) => setTimeout(done, resources[name].atMostEvery));
   } catch (error) {
     if (!(error instanceof ApiError || error instanceof TypeError)) throw error;
     if (!counts()) return;
@@ -78,7 +83,7 @@ async function loadUpdates() {
 
 /** New buckets only: the last one known is asked for again, since it may have grown. */
 async function loadRewards() {
-  const asked = range;
+  const asked = shownSeconds();
   const known = get().rewards?.range === asked ? get().rewards : null;
   const start = asked === null ? null : Date.now() / 1000 - asked;
   if (known?.at.length && known.at.length < 600) {

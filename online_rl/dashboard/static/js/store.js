@@ -9,6 +9,9 @@ const state = {
   updates: null,
   drift: null,
   deadLetters: null,
+  trajectories: null,
+  cohorts: null,
+  alarms: [],
   errors: {},        // resource → message, while it cannot be fetched
 };
 const listeners = new Set();

@@ -4,6 +4,7 @@ import uPlot from "/dashboard/vendor/uplot/uPlot.esm.js";
 import { h } from "../dom.js";
 import { clock, figure, tick } from "../format.js";
 import { color, onThemeChange } from "../theme.js";
+import { exportButtons } from "./export.js";
 import { drawMarkers } from "./markers.js";
 import { tooltip } from "./tooltip.js";
 
@@ -24,8 +25,9 @@ function axis(extra) {
 export function lineChart(series, { label, height = 260, time = true, range = null, format = figure, xLabel = "" }) {
   const summary = h("p", { class: "visually-hidden" });
   const box = h("div", { class: "chart", role: "img", "aria-label": label });
-  const element = h("div", {}, box, summary);
   let plot = null, current = { x: [], ys: series.map(() => []), markers: [] }, hovered = null;
+  const tools = exportButtons(label, () => current, series, { time, xLabel }, () => plot.ctx.canvas);
+  const element = h("div", {}, box, summary, tools);
 
   const build = () => {
     plot?.destroy();

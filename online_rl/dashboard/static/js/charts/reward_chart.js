@@ -2,10 +2,10 @@
 
 import { card, empty, h, render } from "../dom.js";
 import { decimal } from "../format.js";
-import { rewardRange, setRewardRange } from "../resources.js";
+import { shownSeconds } from "../place.js";
 import { chartKey, lineChart } from "./line_chart.js";
+import { rangeControl } from "./ranges.js";
 
-const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["All", null]];
 const SERIES = [
   { label: "rewards", color: "series-2", dots: true },
   { label: "average of 32", color: "series-1", width: 2.2, fill: true },
@@ -22,21 +22,13 @@ export function rewardMarkers({ versions, drift }) {
 
 export function rewardChart({ height = 300, title = "Reward over time" } = {}) {
   const chart = lineChart(SERIES, { label: title, height, format: (value) => decimal(value, 2) });
-  const ranges = h("div", { class: "segments", role: "group", "aria-label": "Time shown" }, RANGES.map(([text, seconds]) =>
-    h("button", {
-      type: "button", "aria-pressed": String(rewardRange() === seconds),
-      onclick: (event) => {
-        for (const button of ranges.children) button.setAttribute("aria-pressed", String(button === event.target));
-        setRewardRange(seconds);
-      },
-    }, text)));
   const nothing = h("div", {});
   const key = chartKey(SERIES, [
     { label: "version went live", color: "accent", tick: true }, { label: "taste changed", color: "shift", dashed: true },
     { label: "recovered", color: "ok", dashed: true },
   ]);
   const note = h("span", { class: "note" });
-  const element = card(title, { right: ranges }, note, nothing, chart.element, key);
+  const element = card(title, { right: rangeControl() }, note, nothing, chart.element, key);
   let drawn = null, drawnMarkers = "";
   return {
     element,
@@ -46,7 +38,7 @@ export function rewardChart({ height = 300, title = "Reward over time" } = {}) {
       chart.element.hidden = key.hidden = !some;
       if (!some) {
         render(nothing, errors.rewards ? empty("Rewards cannot be read", errors.rewards)
-          : rewards ? empty("No rewards yet", rewardRange() === null
+          : rewards ? empty("No rewards yet", shownSeconds() === null
             ? "Post feedback on an answer to POST /v1/feedback; it shows here once its trajectory is released."
             : "Nothing was rated in this time. Choose a longer one.")
             : empty("Loading", "Reading the rewards."));

@@ -1,9 +1,10 @@
 // Now: is it well, what is live, is it getting better?
 
-import { card, empty, h, pill, render } from "../dom.js";
+import { card, empty, h, pill, render, tile } from "../dom.js";
 import { ago, clock, count, decimal, figure, MISSING } from "../format.js";
 import { figureCard } from "../charts/figure_card.js";
 import { REWARD_NEEDS, rewardChart } from "../charts/reward_chart.js";
+import { linkTo } from "../place.js";
 import { FIGURES } from "./learner_figures.js";
 
 export const title = "Now";
@@ -11,11 +12,6 @@ export const needs = [...REWARD_NEEDS, "updates"];
 const HEALTH = FIGURES.filter((one) => one.overview);
 
 const SILENT_SECONDS = 20;
-
-function tile(label, value, hint = null, attributes = {}) {
-  return h("div", { class: "card tile", role: "group", "aria-label": label, ...attributes },
-    h("span", { class: "label" }, label), h("span", { class: "value" }, value), h("span", { class: "hint" }, hint));
-}
 
 function tiles(status) {
   const now = status.reward_recent, before = status.reward_earlier;
@@ -25,14 +21,15 @@ function tiles(status) {
     tile("Reward now", decimal(now), change === null ? "last 32 rewards"
       : h("span", { class: change > 0.05 ? "up" : change < -0.05 ? "down" : "" },
         `${change >= 0 ? "+" : "−"}${decimal(Math.abs(change))} on the 32 before`)),
-    tile("Last 5 minutes", decimal(status.reward_last_minutes), `${count(status.rewards_last_minutes)} rated`),
+    tile("Requests a minute", decimal(status.pace.answers_per_minute, 1), `${decimal(status.pace.feedback_per_minute, 1)} rated`),
+    tile("Latency", status.pace.latency_p50_s === null ? MISSING : `${figure(status.pace.latency_p50_s)} s`,
+      status.pace.latency_p95_s === null ? "median, last 5 minutes" : `95%: ${figure(status.pace.latency_p95_s)} s`),
     tile("Live version", status.live_version === null ? MISSING : `v${status.live_version}`,
       `${count(status.versions_published)} published`),
     tile("Trajectories trained", count(status.trajectories_trained),
       `${count(status.backlog)} waiting, ${count(dropped)} dropped`),
     tile("Failed requests", h("span", { class: status.failed_requests ? "bad-text" : "" }, count(status.failed_requests)),
       `of ${count(status.requests)}`),
-    tile("KL to base", figure(status.kl_to_base), "nats a token"),
   ];
 }
 
@@ -42,6 +39,13 @@ export function partKind(part, now = Date.now() / 1000) {
   if (["failed", "dead", "error", "stopped"].includes(state)) return ["bad", state];
   if (["starting", "restarting", "swapping", "stopping", "frozen", "degraded"].includes(state)) return ["warn", state];
   return ["ok", state];
+}
+
+function alarmsList(alarms) {
+  if (!alarms.length) return h("p", { class: "well" }, pill("all is well", "ok"), "No part is silent, nothing waits, learning is in bounds.");
+  return h("ul", { class: "list" }, alarms.map((one) => h("li", {},
+    h("a", { class: "name", href: linkTo(one.about) }, one.title), pill(one.severity, one.severity === "critical" ? "bad" : "warn"),
+    h("span", { class: "detail" }, one.action))));
 }
 
 function partsList(status) {
@@ -82,15 +86,16 @@ function latest(state) {
 export function mount(root) {
   const reward = rewardChart({ height: 390 });
   const health = HEALTH.map((one) => figureCard(one, { height: 96 }));
-  const top = h("div", { class: "tiles" }), parts = h("div", {}), events = h("div", {});
+  const top = h("div", { class: "tiles" }), alarms = h("div", {}), parts = h("div", {}), events = h("div", {});
   root.append(h("div", { class: "stack" }, top, h("div", { class: "split" },
     h("div", { class: "stack" }, reward.element, h("div", { class: "multiples" }, health.map((one) => one.element))),
-    h("div", { class: "stack" }, card("Parts", {}, parts), card("Latest", {}, events)))));
+    h("div", { class: "stack" }, card("Alarms", {}, alarms), card("Parts", {}, parts), card("Latest", {}, events)))));
   return {
     update(state) {
       for (const one of [reward, ...health]) one.update(state);
       if (!state.status) return;
       render(top, tiles(state.status));
+      render(alarms, alarmsList(state.alarms));
       render(parts, partsList(state.status));
       render(events, latest(state));
     },

@@ -1,8 +1,10 @@
 // Versions: every set of weights there was, its state and why, and the operator's controls.
 
-import { card, empty, h, pill, render } from "../dom.js";
+import { card, empty, h, pill, render, scrollable } from "../dom.js";
 import { clock, count, decimal, figure, MISSING } from "../format.js";
+import { linkTo } from "../place.js";
 import { get } from "../store.js";
+import { versionDetail } from "./version_detail.js";
 import { freeze, promote, resume, rollBack } from "../actions.js";
 
 export const title = "Versions";
@@ -15,7 +17,7 @@ const COLUMNS = [["Version"], ["State"], ["Went live", "wide"], ["Parent", "num 
 
 function row(one) {
   return h("tr", { class: one.state === "live" ? "current" : null },
-    h("td", {}, h("strong", {}, `v${one.version}`), one.version === 0 ? " base" : ""),
+    h("td", {}, h("a", { href: linkTo("versions", { version: one.version }), "data-focus": `version-${one.version}` }, h("strong", {}, `v${one.version}`)), one.version === 0 ? " base" : ""),
     h("td", {}, pill(one.state.replace("_", " "), KINDS[one.state] ?? ""),
       ["rejected", "rolled_back"].includes(one.state) && one.reason && h("div", { class: "narrow reason" }, one.reason)),
     h("td", { class: "nowrap wide" }, one.live_at ? clock(one.live_at) : MISSING),
@@ -35,12 +37,12 @@ function table(versions, all, showAll) {
   if (!versions) return empty("Loading", "Reading the versions.");
   if (!versions.versions.length) return empty("No version yet", "The base model is registered as version 0 when the service starts.");
   const rows = [...versions.versions].reverse();
-  return h("div", { class: "table-wrap" }, h("table", {},
+  const list = scrollable("Versions", h("table", {},
     h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind ?? null },
       name || h("span", { class: "visually-hidden" }, "Actions"))))),
-    h("tbody", {}, rows.slice(0, all ? rows.length : FIRST).map(row))),
-  !all && rows.length > FIRST && h("p", { class: "more" }, h("button", { class: "button small", type: "button", onclick: showAll },
-    `Show all ${count(rows.length)}`)));
+    h("tbody", {}, rows.slice(0, all ? rows.length : FIRST).map(row))));
+  return [list, !all && rows.length > FIRST && h("p", { class: "more" }, h("button", { class: "button small", type: "button", onclick: showAll },
+    `Show all ${count(rows.length)}`))];
 }
 
 function controls({ status, versions }) {
@@ -57,7 +59,8 @@ function controls({ status, versions }) {
 export function mount(root) {
   const list = h("div", {}), buttons = h("div", { class: "right" });
   const box = card("Policy versions", { right: buttons }, list);
-  root.append(box);
+  const detail = versionDetail();
+  root.append(h("div", { class: "stack" }, detail.element, box));
   let all = false;
   const showAll = () => {
     all = true;
@@ -66,8 +69,9 @@ export function mount(root) {
   return {
     update(state) {
       render(buttons, controls(state));
+      detail.update(state);
       render(list, state.errors.versions ? empty("Versions cannot be read", state.errors.versions) : table(state.versions, all, showAll));
     },
-    destroy() {},
+    destroy: () => detail.destroy(),
   };
 }
