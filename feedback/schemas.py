@@ -32,7 +32,7 @@ class Trajectory(BaseModel):
     only (`behavior_logprobs`, `spans`) has length N, so that nothing can be padded with a false zero.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
     trajectory_id: str
@@ -75,6 +75,28 @@ class Trajectory(BaseModel):
     @property
     def oldest_version(self) -> int | None:
         return None if self.spans is None else min(span.version for span in self.spans)
+
+
+class FeedbackEvent(BaseModel):
+    """One feedback as it was stored, and again once it is retracted: the event on ``feedback.v1``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    schema_version: Literal[1] = 1
+    feedback_id: str
+    inference_id: str | None
+    """The bare id of the answer that it is about; None where it is about an episode."""
+    episode_id: str | None
+    choice_index: int
+    metric_name: str
+    value: FiniteFloat
+    """On its metric: true is 1."""
+    user_id: str | None
+    comment: str | None
+    tags: dict[str, str]
+    received_at: FiniteFloat
+    """Unix seconds, as is `retracted_at`."""
+    retracted_at: FiniteFloat | None
 
 
 class FeedbackIn(BaseModel):

@@ -35,7 +35,7 @@ def check_text(text: str) -> str:
 class VersionSpan(BaseModel):
     """The action tokens ``start <= index < end`` were sampled by the weights of policy ``version``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     start: Annotated[int, Field(ge=0)]
     end: Annotated[int, Field(gt=0)]
@@ -56,7 +56,7 @@ def check_spans(spans: tuple[VersionSpan, ...], length: int) -> None:
 class Sampling(BaseModel):
     """The request's own sampling parameters. They never enter the log-probabilities, which are of the raw model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     temperature: FiniteFloat = 1.0
     top_p: FiniteFloat = 1.0
@@ -75,7 +75,7 @@ class Sampling(BaseModel):
 class Generation(BaseModel):
     """What one choice of one inference sampled. Key: (inference_id, prompt_index, turn, choice)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
     inference_id: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-REQUIRED_MARKERS = ("engine", "service", "browser", "postgres")
+REQUIRED_MARKERS = ("engine", "service", "browser", "postgres", "kcat")
 passed: Counter[str] = Counter()
 
 
