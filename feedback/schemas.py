@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from serving.schemas import FiniteFloat, VersionSpan, check_spans
+from serving.schemas import FiniteFloat, VersionSpan, check_spans, check_text
 
 TRAJECTORIES_TOPIC = "trajectories.v1"
 FEEDBACK_TOPIC = "feedback.v1"
@@ -35,7 +35,7 @@ class Trajectory(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
-    trajectory_id: str
+    trajectory_id: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_text)]
     episode_id: str
     inference_ids: tuple[str, ...]
     token_ids: tuple[int, ...]

@@ -14,7 +14,7 @@ from feedback.log_contract import MAX_MESSAGE_BYTES
 from feedback.topics import TOPICS, Topic
 
 VERSION = "1.0.0"
-"""Of the document: the first number grows with that of a topic, the second with what is added to a schema."""
+"""Of the document; it grows with every change."""
 SCHEMAS = "#/components/schemas/"
 ABOUT = """\
 What the service writes to Kafka. Each topic stands behind `kafka.topic_prefix`. Delivery is at least once: tell

@@ -16,11 +16,9 @@ from online_rl.dashboard.status import Status
 from online_rl.registry import Registry
 from online_rl.schemas import PolicyVersion
 from online_rl.service.rights import ErasureReport, UserRights
-from serving.schemas import bare_inference_id, check_text
+from serving.schemas import LARGEST_INTEGER, Count, bare_inference_id, check_text
 
 PING_S = 10
-LARGEST_INTEGER = 2**31 - 1
-"""Of an SQL column; a larger number is no version or update, and PostgreSQL refuses to compare with it."""
 Limit = Annotated[int, Query(ge=1, le=5000)]
 Id = Annotated[str | None, Query(min_length=1, max_length=4096), AfterValidator(lambda text: text and check_text(text))]
 
@@ -36,7 +34,7 @@ class Change(BaseModel):
 class RollbackChange(Change):
     """`to` names the version to go back to; without it, the one that was live before."""
 
-    to: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None = None
+    to: Count | None = None
 
 
 class Erasure(BaseModel):
