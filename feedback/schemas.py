@@ -102,7 +102,8 @@ class FeedbackEvent(BaseModel):
 class FeedbackIn(BaseModel):
     """One signal about one answer, as a client posts it to ``POST /v1/feedback``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Strict, so that `true` is no index of a choice.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     inference_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The `id` of the response, or the header ``x-inference-id``."""
@@ -136,6 +137,12 @@ class FeedbackError(BaseModel):
     type: str
     param: str | None = None
     code: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is not 2xx, in the shape of OpenAI's errors."""
+
+    error: FeedbackError
 
 
 class FeedbackResult(BaseModel):
