@@ -78,7 +78,7 @@ ALONE := engine or service or browser
 test: setup ## Run all tests, or those that ARGS names
 ifeq ($(strip $(ARGS)),)
 	status=0
-	$(BIN)/python -m pytest -q --durations=25 -n logical -m "not ($(ALONE))" --must-pass postgres || status=1
+	$(BIN)/python -m pytest -q --durations=25 -n logical -m "not ($(ALONE))" --must-pass postgres,kcat || status=1
 	$(BIN)/python -m pytest -q --durations=25 -m "$(ALONE)" --must-pass engine,service,browser || status=1
 	exit $$status
 else

@@ -18,12 +18,11 @@ from sqlalchemy import Engine
 
 from feedback.assembler import Assembler
 from feedback.database import UNAVAILABLE, chunked, open_database, read_only
-from feedback.dead_letters import DLQ_SUFFIX
 from feedback.kafka_log import KafkaLog
 from feedback.log_contract import LogUnavailable, Record
 from feedback.outbox import Handled, OutboxRelay
 from feedback.replays import Consumer, ReplayingConsumer
-from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
+from feedback.topics import TOPICS
 from online_rl.config import Settings
 from online_rl.tables import drops, trainings
 from serving.inference_ids import load_or_create_secret
@@ -139,9 +138,7 @@ class AssemblerLoop:
 
     def _read(self) -> None:
         if self._consumer is None:
-            self._log.ensure_topics(
-                [GENERATIONS_TOPIC, TRAJECTORIES_TOPIC, FEEDBACK_TOPIC, GENERATIONS_TOPIC + DLQ_SUFFIX]
-            )
+            self._log.ensure_topics(topic.name for topic in TOPICS)
             consumer = self._log.consumer(GENERATIONS_TOPIC, group=GROUP, offsets=None)
             self._consumer = self._follow_replays(consumer)
         if not self._in_hand:

@@ -5,11 +5,10 @@ filled again from the record, and nothing is stored twice. The event of a record
 message without a value, by which a log with compaction removes those before it with the same key.
 """
 
-import json
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -18,7 +17,7 @@ from sqlalchemy import Connection, Engine, Row
 from feedback.database import chunked, read_only
 from feedback.dead_letters import DLQ_SUFFIX, ID_PREFIX
 from feedback.log_contract import MessageTooLarge
-from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC
+from feedback.schemas import FEEDBACK_TOPIC, TRAJECTORIES_TOPIC, FeedbackEvent
 from feedback.tables import dead_letters, feedback, generations, outbox, trajectories
 from serving.schemas import GENERATIONS_TOPIC
 
@@ -203,7 +202,7 @@ def _read(connection: Connection, topic: str, keys: Sequence[str]) -> dict[str, 
         return {key: None if erased else zlib.decompress(event) for key, event, erased in found}
     if topic == FEEDBACK_TOPIC:
         found = connection.execute(sa.select(feedback).where(feedback.c.feedback_id.in_(keys))).mappings()
-        return {row["feedback_id"]: None if row["erased_at"] else _feedback_event(dict(row)) for row in found}
+        return {row["feedback_id"]: None if row["erased_at"] else _feedback_event(row) for row in found}
     if topic == GENERATIONS_TOPIC:
         # Replicas publish generations themselves; from here come only the tombstones of those that were erased.
         names = ("inference_id", "prompt_index", "turn", "choice")
@@ -214,9 +213,8 @@ def _read(connection: Connection, topic: str, keys: Sequence[str]) -> dict[str, 
     raise ValueError(f"the outbox names topic {topic}, which nothing here makes events for")
 
 
-_INTERNAL = ("seq", "content_hash", "idempotency_key", "status", "owner", "erased_at")
+_EVENT_COLUMNS = set(FeedbackEvent.model_fields) - {"schema_version"}
 
 
-def _feedback_event(row: dict[str, Any]) -> bytes:
-    event = {name: value for name, value in row.items() if name not in _INTERNAL}
-    return json.dumps({"schema_version": 1, **event}, separators=(",", ":")).encode()
+def _feedback_event(row: Mapping[Any, Any]) -> bytes:
+    return FeedbackEvent(**{name: row[name] for name in _EVENT_COLUMNS}).model_dump_json().encode()

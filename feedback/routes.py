@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic_core import from_json
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from feedback.database import UNAVAILABLE, DatabaseUnavailable
 from feedback.inbox import Inbox, Submission, new_feedback_id
@@ -16,6 +17,7 @@ from feedback.joining import TOKEN_OWNER
 from feedback.lookup import find_inference, retract_feedback
 from feedback.rate_caps import RateCap
 from feedback.schemas import (
+    ErrorAnswer,
     FeedbackAccepted,
     FeedbackBatch,
     FeedbackError,
@@ -55,7 +57,28 @@ class Refusal(Exception):
         self.error = FeedbackError(message=message, type=kind, param=param, code=code)
 
 
-_BODY = {"content": {"application/json": {"schema": FeedbackIn.model_json_schema()}}, "required": True}
+def _json_body(schema: dict[str, Any]) -> dict[str, Any]:
+    """How OpenAPI describes a body that is parsed here and not by FastAPI."""
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+
+_ITEM = FeedbackIn.model_json_schema()
+_BATCH = {
+    "type": "object",
+    "properties": {"items": {"type": "array", "items": _ITEM, "maxItems": MAX_BATCH_ITEMS}},
+    "required": ["items"],
+}
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How OpenAPI describes these answers, and those that any route may give: for want of a key or of a database."""
+    documented: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorAnswer} for status in sorted({401, 403, 503, *statuses})
+    }
+    for status in {429, 503} & documented.keys():
+        documented[status]["headers"] = _RETRY_AFTER
+    return documented
 
 
 class FeedbackRoutes:
@@ -76,10 +99,24 @@ class FeedbackRoutes:
             methods=["POST"],
             status_code=202,
             response_model=FeedbackAccepted,
-            openapi_extra={"requestBody": _BODY},
+            responses={200: {"model": FeedbackAccepted}, **refusals(404, 409, 413, 422, 429)},
+            openapi_extra=_json_body(_ITEM),
         )
-        add(FEEDBACK_PATH + "/batch", self.post_batch, methods=["POST"], response_model=FeedbackBatch)
-        add(FEEDBACK_PATH + "/{feedback_id}", self.retract, methods=["DELETE"], response_model=FeedbackRetracted)
+        add(
+            FEEDBACK_PATH + "/batch",
+            self.post_batch,
+            methods=["POST"],
+            response_model=FeedbackBatch,
+            responses=refusals(413, 422),
+            openapi_extra=_json_body(_BATCH),
+        )
+        add(
+            FEEDBACK_PATH + "/{feedback_id}",
+            self.retract,
+            methods=["DELETE"],
+            response_model=FeedbackRetracted,
+            responses=refusals(404, 422),
+        )
 
     async def post(self, request: Request) -> JSONResponse:
         """Accept one feedback. 202 once it is durable; 200 where it was accepted before under its idempotency key."""
@@ -162,7 +199,7 @@ def inference_routes(engine: Engine, ids: InferenceIds) -> APIRouter:
     """``GET /v1/inferences/{id}``."""
     router = APIRouter()
 
-    @router.get(INFERENCES_PATH + "/{inference_id}")
+    @router.get(INFERENCES_PATH + "/{inference_id}", responses=refusals(404, 422))
     async def get_inference(inference_id: str, request: Request) -> InferenceRecord:
         """What was asked and answered, by which weights, what was said about it, and what it trained."""
         bare = ids.parse(inference_id)
@@ -185,8 +222,13 @@ def add_error_handlers(app: FastAPI) -> None:
         headers = None if refusal.retry_after is None else {"retry-after": str(math.ceil(refusal.retry_after))}
         return JSONResponse({"error": refusal.error.model_dump()}, status_code=refusal.status, headers=headers)
 
+    async def refuse_route(_: Request, error: Any) -> JSONResponse:
+        refusal = Refusal(error.status_code, "refused", str(error.detail))
+        return JSONResponse({"error": refusal.error.model_dump()}, error.status_code, error.headers)
+
     for kind in (Refusal, DatabaseUnavailable, *UNAVAILABLE):
         app.add_exception_handler(kind, refuse)
+    app.add_exception_handler(HTTPException, refuse_route)
 
 
 def unavailable(error: Exception) -> Refusal:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from serving.schemas import FiniteFloat, VersionSpan, check_spans
+from serving.schemas import FiniteFloat, VersionSpan, check_spans, check_text
 
 TRAJECTORIES_TOPIC = "trajectories.v1"
 FEEDBACK_TOPIC = "feedback.v1"
@@ -32,10 +32,10 @@ class Trajectory(BaseModel):
     only (`behavior_logprobs`, `spans`) has length N, so that nothing can be padded with a false zero.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
-    trajectory_id: str
+    trajectory_id: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_text)]
     episode_id: str
     inference_ids: tuple[str, ...]
     token_ids: tuple[int, ...]
@@ -77,10 +77,33 @@ class Trajectory(BaseModel):
         return None if self.spans is None else min(span.version for span in self.spans)
 
 
+class FeedbackEvent(BaseModel):
+    """One feedback as it was stored, and again once it is retracted: the event on ``feedback.v1``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    schema_version: Literal[1] = 1
+    feedback_id: str
+    inference_id: str | None
+    """The bare id of the answer that it is about; None where it is about an episode."""
+    episode_id: str | None
+    choice_index: int
+    metric_name: str
+    value: FiniteFloat
+    """On its metric: true is 1."""
+    user_id: str | None
+    comment: str | None
+    tags: dict[str, str]
+    received_at: FiniteFloat
+    """Unix seconds, as is `retracted_at`."""
+    retracted_at: FiniteFloat | None
+
+
 class FeedbackIn(BaseModel):
     """One signal about one answer, as a client posts it to ``POST /v1/feedback``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Strict, so that `true` is no index of a choice.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     inference_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The `id` of the response, or the header ``x-inference-id``."""
@@ -114,6 +137,12 @@ class FeedbackError(BaseModel):
     type: str
     param: str | None = None
     code: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is not 2xx, in the shape of OpenAI's errors."""
+
+    error: FeedbackError
 
 
 class FeedbackResult(BaseModel):

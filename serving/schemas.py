@@ -11,7 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 GENERATIONS_TOPIC = "generations.v1"
 
+LARGEST_INTEGER = 2**31 - 1
+"""Of an SQL column: PostgreSQL stores no larger number, and refuses to compare with one."""
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+"""An index or a version: a whole number that every database stores."""
 _ROUTE_PREFIX = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)[-_]")
 """What the engine's routes put in front of the id in the response's `id`."""
 
@@ -35,11 +39,11 @@ def check_text(text: str) -> str:
 class VersionSpan(BaseModel):
     """The action tokens ``start <= index < end`` were sampled by the weights of policy ``version``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     start: Annotated[int, Field(ge=0)]
     end: Annotated[int, Field(gt=0)]
-    version: Annotated[int, Field(ge=0)]
+    version: Count
 
 
 def check_spans(spans: tuple[VersionSpan, ...], length: int) -> None:
@@ -56,14 +60,14 @@ def check_spans(spans: tuple[VersionSpan, ...], length: int) -> None:
 class Sampling(BaseModel):
     """The request's own sampling parameters. They never enter the log-probabilities, which are of the raw model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     temperature: FiniteFloat = 1.0
     top_p: FiniteFloat = 1.0
     top_k: int = 0
     max_tokens: int | None = None
     seed: int | None = None
-    n: int = 1
+    n: Annotated[int, Field(ge=1)] = 1
     structured: bool = False
     """A grammar or a forced tool call masked the distribution: the log-probabilities are after that mask."""
 
@@ -75,14 +79,14 @@ class Sampling(BaseModel):
 class Generation(BaseModel):
     """What one choice of one inference sampled. Key: (inference_id, prompt_index, turn, choice)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
     inference_id: str
     """Without the route's prefix (``chatcmpl-`` …): the signed id that `serving.inference_ids` issues."""
-    prompt_index: int = 0
-    turn: int = 0
-    choice: int = 0
+    prompt_index: Count = 0
+    turn: Count = 0
+    choice: Count = 0
     episode_id: str | None = None
     """None: the inference is its own episode. Never a shared placeholder."""
     group_id: str | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from feedback.topics_reference import describe_topics
 from online_rl.cli.app import app
 from online_rl.configuration_reference import describe_settings
 
@@ -34,6 +35,11 @@ def command_names() -> list[str]:
 def test_the_configuration_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == describe_settings(), "run: python -m online_rl.configuration_reference > docs/configuration.md"
+
+
+def test_the_description_of_the_topics_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "asyncapi.json").read_text(encoding="utf-8")
+    assert page == describe_topics(), "run: python -m feedback.topics_reference > docs/asyncapi.json"
 
 
 def test_every_setting_says_what_it_is_for() -> None:

@@ -116,6 +116,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(_request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400:  # FastAPI's word for a body that is not even text; what is no JSON is 422 already
+            return JSONResponse(error_body("body: is not JSON in UTF-8", "invalid_value", param="body"), 422)
         return JSONResponse(error_body(str(error.detail), "refused"), error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)

@@ -75,6 +75,9 @@ class PolicyClient:
         return await self._http.request(method, f"/v1{path}", headers=select_headers(headers), content=body)
 
 
-def select_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """What is passed on of the caller's headers: its key and the kind of its content, nothing else."""
-    return {name: headers[name] for name in FORWARDED_REQUEST_HEADERS if name in headers}
+def select_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """What is passed on of the caller's headers: its key and the kind of its content, nothing else.
+
+    As the bytes that came: HTTP lets a value hold more than ASCII.
+    """
+    return [(name.encode(), headers[name].encode("latin-1")) for name in FORWARDED_REQUEST_HEADERS if name in headers]

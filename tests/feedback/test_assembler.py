@@ -302,8 +302,8 @@ def test_trap_14_a_message_that_makes_no_sense_is_a_dead_letter_and_the_rest_goe
 
 
 def test_trap_14_a_message_that_the_database_refuses_is_a_dead_letter_too(bench: Bench) -> None:
-    # A choice number beyond what any database holds as an integer.
-    bad = make_generation("bad", choice=2**70, at=1990.0)
+    # Numbered across prompts, a choice beyond what any database holds as an integer.
+    bad = make_generation("bad", prompt_index=1, sampling=Sampling(n=2**70), at=1990.0)
     assert bench.store(make_generation(at=1990.0), bad) == 1
     assert [row.offset for row in bench.rows(dead_letters)] == [1]
 

@@ -122,6 +122,14 @@ def test_rolling_back_to_a_named_version(client: TestClient) -> None:
     assert client.post("/admin/rollback", json={"reason": "worse", "to": 3}).json()["version"] == 3
 
 
+@pytest.mark.parametrize("to", [True, "3", 3.5, [3]])
+def test_what_is_no_version_is_never_rolled_back_to(client: TestClient, to: object) -> None:
+    response = client.post("/admin/rollback", json={"reason": "worse", "to": to})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == "to"
+    assert get(client, "/admin/versions")["live"] == 15
+
+
 def test_there_must_be_something_to_roll_back_to(empty_database: Engine, http: httpx.AsyncClient) -> None:
     Registry(empty_database).ensure_base("models/base")
     with client_of(empty_database, http) as client:

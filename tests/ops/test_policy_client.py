@@ -52,6 +52,15 @@ async def test_concurrent_questions_share_one_token() -> None:
     assert len(policy.asked) == 1
 
 
+async def test_a_header_that_is_not_ascii_is_passed_on_as_it_came() -> None:
+    policy = Policy()
+    sent = httpx.Headers([(b"authorization", b"Bearer \xe9"), (b"accept", b"\xff")], encoding="latin-1")
+    await policy.client().forward("GET", "/version", sent, b"")
+    assert (b"authorization", b"Bearer \xe9") in policy.asked[0].headers.raw
+    assert await policy.client().metrics(sent) is not None
+    assert (await policy.client().ready(sent)).ready
+
+
 async def test_only_the_key_and_the_content_kind_are_passed_on() -> None:
     policy = Policy()
     await policy.client().forward("POST", "/tokenize", {"authorization": "Bearer k", "cookie": "secret"}, b"{}")

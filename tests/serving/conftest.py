@@ -26,7 +26,6 @@ from serving.settings import ServingSettings, SwapSettings
 from tests.feedback.brokers import Broker
 from tests.serving.artifacts import Version, Workshop
 
-
 TOOLS: dict[str, str | int | float | bool] = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
 """What vLLM wants to be told before it takes a request with tools."""
 
