@@ -30,7 +30,7 @@ def app(database: Engine, http: httpx.AsyncClient, settings: Settings) -> FastAP
 
 def test_operations_are_answered_as_documented(app: FastAPI) -> None:
     answered = try_all(open_schema(app, DOCUMENT), lambda case: require_documented(case, REFUSED), examples=8)
-    assert len(answered) == 20
+    assert len(answered) == 24
     assert {200, 422} <= answered["POST /admin/rollback"].keys()
     assert set(answered["GET /admin/events"]) == {200}
 
