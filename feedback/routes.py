@@ -17,7 +17,6 @@ from feedback.joining import TOKEN_OWNER
 from feedback.lookup import find_inference, retract_feedback
 from feedback.rate_caps import RateCap
 from feedback.schemas import (
-    ErrorAnswer,
     FeedbackAccepted,
     FeedbackBatch,
     FeedbackError,
@@ -25,6 +24,7 @@ from feedback.schemas import (
     FeedbackResult,
     FeedbackRetracted,
     InferenceRecord,
+    refusals,
 )
 from feedback.settings import FeedbackSettings
 from feedback.validation import InvalidFeedback, metric_value, parse_feedback
@@ -71,11 +71,9 @@ _BATCH = {
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How OpenAPI describes these answers, and those that any route may give: for want of a key or of a database."""
-    documented: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorAnswer} for status in sorted({401, 403, 503, *statuses})
-    }
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """With the header that says when to come again."""
+    documented = refusals(*statuses)
     for status in {429, 503} & documented.keys():
         documented[status]["headers"] = _RETRY_AFTER
     return documented
@@ -99,7 +97,7 @@ class FeedbackRoutes:
             methods=["POST"],
             status_code=202,
             response_model=FeedbackAccepted,
-            responses={200: {"model": FeedbackAccepted}, **refusals(404, 409, 413, 422, 429)},
+            responses={200: {"model": FeedbackAccepted}, **_refusals(404, 409, 413, 422, 429)},
             openapi_extra=_json_body(_ITEM),
         )
         add(
@@ -107,7 +105,7 @@ class FeedbackRoutes:
             self.post_batch,
             methods=["POST"],
             response_model=FeedbackBatch,
-            responses=refusals(413, 422),
+            responses=_refusals(413, 422),
             openapi_extra=_json_body(_BATCH),
         )
         add(
@@ -115,7 +113,7 @@ class FeedbackRoutes:
             self.retract,
             methods=["DELETE"],
             response_model=FeedbackRetracted,
-            responses=refusals(404, 422),
+            responses=_refusals(404, 422),
         )
 
     async def post(self, request: Request) -> JSONResponse:
@@ -199,7 +197,7 @@ def inference_routes(engine: Engine, ids: InferenceIds) -> APIRouter:
     """``GET /v1/inferences/{id}``."""
     router = APIRouter()
 
-    @router.get(INFERENCES_PATH + "/{inference_id}", responses=refusals(404, 422))
+    @router.get(INFERENCES_PATH + "/{inference_id}", responses=_refusals(404, 422))
     async def get_inference(inference_id: str, request: Request) -> InferenceRecord:
         """What was asked and answered, by which weights, what was said about it, and what it trained."""
         bare = ids.parse(inference_id)

@@ -1,6 +1,6 @@
 """What the feedback service takes in (`FeedbackIn`) and puts out (`Trajectory`, the single-trajectory event)."""
 
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -143,6 +143,11 @@ class ErrorAnswer(BaseModel):
     """Every answer that is not 2xx, in the shape of OpenAI's errors."""
 
     error: FeedbackError
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How OpenAPI describes these answers, and those that any route may give: for want of a key or of a database."""
+    return {status: {"model": ErrorAnswer} for status in sorted({401, 403, 503, *statuses})}
 
 
 class FeedbackResult(BaseModel):

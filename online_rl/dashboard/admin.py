@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from feedback.schemas import refusals
 from online_rl.dashboard import cohort_rewards, episodes, lineage, queries, rewards
 from online_rl.dashboard.alarm import Alarm
 from online_rl.dashboard.deliveries import RegistryDeliveries
-from online_rl.dashboard.errors import refusals
 from online_rl.dashboard.lineage_records import DataLineage, VersionLineage
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.status import Status

@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 from sqlalchemy import Engine
 
-from feedback.schemas import ErrorAnswer
-from online_rl.dashboard.errors import error_body, refusals
+from feedback.schemas import ErrorAnswer, refusals
+from online_rl.dashboard.errors import error_body
 from online_rl.dashboard.live_status import StatusFeed
 from online_rl.dashboard.measured import Limits, read_measured
 from online_rl.dashboard.metrics import join_expositions, write_exposition

@@ -1,6 +1,5 @@
 """promtool, Prometheus' own checker: Debian's package `prometheus` has it."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,8 +15,7 @@ def promtool() -> Promtool:
     """Runs it: `promtool("check", "metrics", input=text)`."""
     path = shutil.which("promtool")
     if path is None:
-        message = "no promtool on the path; install Debian's package prometheus"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        pytest.skip("no promtool on the path; install Debian's package prometheus")
 
     def run(*arguments: Any, **options: Any) -> "subprocess.CompletedProcess[str]":
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
